@@ -1,0 +1,247 @@
+/* polymath: runs mixture-of-experts and hybrid language models from safetensors checkpoints.
+ *
+ * Two nouns: a pm_engine is one loaded model on one device; a pm_session is one timeline of tokens on it. A caller
+ * always gives the whole prefix it wants (pm_session_sync); the session decides what to reuse, roll back or compute.
+ *
+ *     pm_engine *engine; pm_session *session; pm_prompt prompt; pm_result result; pm_error err;
+ *     pm_engine_open(&engine, "models/default", NULL, &err);
+ *     pm_session_new(&session, engine, &err);
+ *     pm_chat_prompt(engine, &(pm_chat){.messages = "[{\"role\":\"user\",\"content\":\"What is a dog?\"}]"}, &prompt,
+ * &err); pm_generate(session, &prompt, &options, &result, &err);
+ *
+ * Functions that can fail return PM_OK (0) or a negative pm_status and fill `err` (which may be NULL) with one sentence
+ * that names the file, tensor or field. On failure outputs are untouched. The library never exits, aborts or prints.
+ *
+ * Threads: one thread at a time per engine (its sessions included); pm_session_cancel may be called from any thread and
+ * from a signal handler. Text is UTF-8 with explicit lengths; JSON crosses as text. */
+#ifndef POLYMATH_H
+#define POLYMATH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define PM_VERSION "0.1.0"
+
+#if defined(__GNUC__)
+#define PM_API __attribute__((visibility("default")))
+#else
+#define PM_API
+#endif
+
+/* ---- errors ---- */
+
+typedef enum pm_status {
+    PM_OK = 0,
+    PM_ERR_INVALID = -1,     /* a bad argument or request: invalid UTF-8, bad JSON, a template's own complaint */
+    PM_ERR_UNSUPPORTED = -2, /* well-formed, but not something this build runs: family, config value, format */
+    PM_ERR_FORMAT = -3,      /* a file that contradicts itself or its format */
+    PM_ERR_IO = -4,          /* a file that cannot be opened, read or written */
+    PM_ERR_MEMORY = -5,      /* an allocation failed or would pass a limit */
+    PM_ERR_LIMIT = -6,       /* longer than the context; the message has both numbers */
+    PM_ERR_CANCELLED = -7,   /* pm_session_cancel was called */
+    PM_ERR_NUMERIC = -8      /* a value that is not finite, or does not fit the cache's type */
+} pm_status;
+
+typedef struct pm_error {
+    pm_status code;
+    char message[1024]; /* one sentence, no newline, always terminated */
+} pm_error;
+
+/* ---- engine ---- */
+
+typedef int32_t pm_token;
+typedef struct pm_engine pm_engine;
+typedef struct pm_session pm_session;
+
+typedef enum pm_kv_type { PM_KV_F16, PM_KV_F32 } pm_kv_type;
+typedef enum pm_simd { PM_SIMD_BEST, PM_SIMD_SCALAR, PM_SIMD_AVX2 } pm_simd;
+
+/* Zero-initialised is the default of every field. */
+typedef struct pm_engine_options {
+    int threads;        /* 0: one per physical core that this process may use */
+    int ctx;            /* longest timeline of a session in tokens; 0: the model's max_position_embeddings */
+    int step_tokens;    /* most tokens computed at once; 0: 512. Does not change any result */
+    pm_kv_type kv_type; /* element type of the attention cache */
+    pm_simd simd;       /* instruction set; every level gives the same bits */
+    /* Called while loading with fraction 0..1; may be NULL. */
+    void (*progress)(void *user, double fraction);
+    void *user;
+} pm_engine_options;
+
+/* Opens the checkpoint in directory `dir`. `options` may be NULL. */
+PM_API int pm_engine_open(pm_engine **out, const char *dir, const pm_engine_options *options, pm_error *err);
+
+/* Frees the engine; NULL is allowed. Its sessions must have been freed before. */
+PM_API void pm_engine_close(pm_engine *engine);
+
+/* What is known of a checkpoint. Strings are terminated; sizes are bytes. */
+typedef struct pm_info {
+    bool supported;
+    char verdict[1024];     /* "supported", or why it is refused */
+    char model_type[64];    /* as the config spells it; empty when there is none */
+    char family[64];        /* empty when no family has this model_type */
+    char formats[256];      /* such as "affine 4-bit group 64 (210 matrices), bf16 (3)" */
+    char device[128];       /* such as "cpu (avx2), 2 threads" */
+    int layers, vocab, ctx; /* ctx: the limit in force (the option, else the model's) */
+    int64_t parameters;     /* weights, counted unquantised */
+    int64_t active;         /* of those, read for one token (routed experts counted top-k times, embedding one row) */
+    uint64_t weight_bytes;  /* as stored */
+    uint64_t cache_bytes;   /* of one session filled to ctx: rows and states */
+    uint64_t row_bytes;     /* of that, bytes per token */
+    uint64_t state_bytes;   /* of that, bytes per session whatever its length */
+} pm_info;
+
+/* Describes the checkpoint in `dir` without running it. A checkpoint that can be read but not run succeeds with
+ * supported = false; only a directory that cannot be read at all fails. */
+PM_API int pm_inspect(const char *dir, const pm_engine_options *options, pm_info *out, pm_error *err);
+
+/* Describes an open engine. */
+PM_API void pm_engine_info(const pm_engine *engine, pm_info *out);
+
+/* ---- text ---- */
+
+typedef struct pm_prompt {
+    pm_token *ids; /* owned: pm_prompt_free */
+    size_t n;
+    size_t mark; /* tokens before the generation prompt (n when there is none): where the next turn will branch off */
+} pm_prompt;
+
+typedef struct pm_chat {
+    const char *messages;  /* JSON array of {"role", "content", ...}, required */
+    const char *tools;     /* JSON array, or NULL */
+    const char *variables; /* JSON object of further template variables, such as {"enable_thinking":false}, or NULL */
+    bool no_generation_prompt; /* leave the assistant's opening out */
+} pm_chat;
+
+/* Renders the model's chat template over the messages and encodes it. Only text written by the template itself can
+ * become control tokens: the same characters inside a message stay text. */
+PM_API int pm_chat_prompt(const pm_engine *engine, const pm_chat *chat, pm_prompt *out, pm_error *err);
+
+/* The rendered template as text (owned by the caller: pm_free). */
+PM_API int pm_chat_text(const pm_engine *engine, const pm_chat *chat, char **text, size_t *len, pm_error *err);
+
+/* Encodes text as it is, control tokens and the tokenizer's post-processor included (a raw completion). */
+PM_API int pm_text_prompt(const pm_engine *engine, const char *text, size_t len, pm_prompt *out, pm_error *err);
+
+/* Takes ids as they are; an id outside the vocabulary is an error. */
+PM_API int pm_ids_prompt(const pm_engine *engine, const pm_token *ids, size_t n, pm_prompt *out, pm_error *err);
+
+PM_API void pm_prompt_free(pm_prompt *prompt);
+
+/* Decodes ids to text (owned by the caller: pm_free). Control tokens are left out unless `special`. */
+PM_API int pm_decode(const pm_engine *engine, const pm_token *ids, size_t n, bool special, char **text, size_t *len,
+                     pm_error *err);
+
+PM_API void pm_free(void *memory);
+
+/* ---- sessions ---- */
+
+/* An empty timeline. Memory is taken as it grows. */
+PM_API int pm_session_new(pm_session **out, pm_engine *engine, pm_error *err);
+PM_API void pm_session_free(pm_session *session);
+
+/* A second timeline with the same tokens; cache rows are shared until one of them writes. */
+PM_API int pm_session_fork(pm_session **out, const pm_session *session, pm_error *err);
+
+/* Makes the next or the running pm_session_sync, pm_step or pm_generate on this session end with PM_ERR_CANCELLED
+ * (generate: finish reason "cancelled") at the next chunk or token. The flag is cleared by the call that obeys it. */
+PM_API void pm_session_cancel(pm_session *session);
+
+typedef struct pm_sync_options {
+    size_t mark; /* a position worth a snapshot, such as pm_prompt.mark; 0: none */
+    void (*progress)(void *user, size_t done, size_t total); /* after each chunk; may be NULL */
+    void *user;
+} pm_sync_options;
+
+typedef struct pm_sync_stats {
+    size_t reused;   /* tokens taken from the timeline or a snapshot */
+    size_t computed; /* tokens that went through the model, replays included */
+} pm_sync_stats;
+
+/* Makes the timeline equal to ids[0..n), n >= 1, computing as little as possible; afterwards pm_session_logits is the
+ * prediction after the last token. When it fails or is cancelled the timeline is a (possibly shorter) prefix of what
+ * was asked or of what was there. `options` and `stats` may be NULL. */
+PM_API int pm_session_sync(pm_session *session, const pm_token *ids, size_t n, const pm_sync_options *options,
+                           pm_sync_stats *stats, pm_error *err);
+
+/* The tokens of the timeline; valid until the next call on the session. */
+PM_API size_t pm_session_tokens(const pm_session *session, const pm_token **ids);
+
+/* [vocab] f32 logits after the last token, NULL for an empty timeline; valid until the next call on the session. */
+PM_API const float *pm_session_logits(const pm_session *session);
+
+typedef struct pm_work {
+    pm_session *session;    /* each session at most once in a call */
+    const pm_token *tokens; /* appended to its timeline */
+    size_t n;               /* >= 1 */
+    float *logits;          /* NULL, or [n, vocab] f32: receives the logits after each of the tokens */
+} pm_work;
+
+/* Advances many sessions together. A session's results do not depend on its company. When it fails, each timeline is a
+ * prefix of what was asked. */
+PM_API int pm_step(pm_engine *engine, const pm_work *work, int n, pm_error *err);
+
+/* ---- generation ---- */
+
+/* Applied in this order, as Hugging Face does: temperature, top-k, top-p, min-p. */
+typedef struct pm_sampling {
+    float temperature; /* 0: greedy (ties: the lower id) */
+    int top_k;         /* 0: off */
+    float top_p;       /* 1: off */
+    float min_p;       /* 0: off */
+    uint64_t seed;     /* of a xoshiro256** stream seeded through splitmix64; one draw per token */
+} pm_sampling;
+
+/* The model's generation_config.json over the built-in values (greedy where do_sample is false). seed is 0. */
+PM_API void pm_engine_sampling(const pm_engine *engine, pm_sampling *out);
+
+typedef struct pm_logprob {
+    pm_token id;
+    float logprob; /* natural logarithm, of the softmax of the raw logits */
+} pm_logprob;
+
+typedef struct pm_generate_options {
+    pm_sampling sampling;
+    size_t max_tokens;       /* 0: until the context is full */
+    const char *const *stop; /* n_stop terminated strings; the text ends before the first one found */
+    int n_stop;
+    bool logprobs;    /* record the chosen token's log-probability and top_logprobs others per token */
+    int top_logprobs; /* 0..1000, ordered by (logit descending, id ascending) */
+    bool ignore_eos;  /* go on after the model's stop tokens */
+    /* Called with text as it becomes final: whole characters, nothing that may still turn into a stop string. May be
+     * NULL. A non-zero return ends the generation as pm_session_cancel does. */
+    int (*on_text)(void *user, const char *text, size_t len);
+    /* Called while the prompt is computed; may be NULL. */
+    void (*on_prompt)(void *user, size_t done, size_t total);
+    void *user;
+} pm_generate_options;
+
+typedef enum pm_finish { PM_FINISH_STOP, PM_FINISH_LENGTH, PM_FINISH_CANCELLED } pm_finish;
+
+typedef struct pm_result {
+    char *text; /* the answer, terminated; stop tokens and stop strings left out */
+    size_t len;
+    pm_token *ids; /* every sampled token, the stop token included */
+    size_t n;
+    float *logprobs; /* [n] when asked for, else NULL */
+    pm_logprob *top; /* [n, top_logprobs] when asked for, else NULL */
+    pm_finish finish;
+    pm_sync_stats prompt; /* what the prompt cost */
+    double prompt_seconds, first_token_seconds, decode_seconds;
+} pm_result;
+
+/* Syncs the session to the prompt and samples until a stop token, a stop string, max_tokens, the end of the context, or
+ * a cancel. Afterwards the timeline holds the prompt and the sampled tokens but the last. */
+PM_API int pm_generate(pm_session *session, const pm_prompt *prompt, const pm_generate_options *options, pm_result *out,
+                       pm_error *err);
+PM_API void pm_result_free(pm_result *result);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,233 @@
+/* The operations that a model is made of, and the memory they work on, as a table that each device fills in.
+ *
+ * An operation is a step that the model's paper names; a backend fuses inside it as it likes. All take the ragged
+ * batch: the new tokens of several sequences, concatenated, without padding. Activations are f32 tensors of [tokens,
+ * width] that the model makes once, for the largest step; an operation uses the first batch->n_tokens rows. Inputs and
+ * outputs of one operation do not overlap unless its comment allows it. Nothing above the backend sees a pointer into a
+ * tensor or a cache.
+ *
+ * Operations return PM_OK or a negative pm_status; arguments are the model's and trusted, values are not: an operation
+ * may fail with PM_ERR_NUMERIC (a value that does not fit the cache) or PM_ERR_MEMORY. */
+#ifndef PM_BACKEND_H
+#define PM_BACKEND_H
+
+#include "base/base.h"
+
+/* ---- weights ---- */
+
+typedef enum pm_format {
+    PM_FORMAT_F32,
+    PM_FORMAT_F16,
+    PM_FORMAT_BF16,
+    PM_FORMAT_AFFINE, /* MLX: w = scale * q + bias per group along `in`; q packed little-endian into u32 words */
+    PM_FORMATS
+} pm_format;
+
+typedef enum pm_scale_type { PM_SCALE_BF16, PM_SCALE_F16, PM_SCALE_F32 } pm_scale_type;
+
+/* A matrix [out, in] as it lies in the mapped file. Rows are contiguous. A stack of experts is an array of these. */
+typedef struct pm_weight {
+    pm_format format;
+    pm_scale_type scale_type; /* of scales and biases */
+    int bits, group;          /* AFFINE: 2 3 4 5 6 8 and 32 64 128 (in is a multiple of group) */
+    int out, in;
+    const void *data;   /* no alignment beyond the element's */
+    const void *scales; /* [out, in / group], NULL for float formats */
+    const void *biases; /* likewise */
+    const void *device; /* the backend's own, set by weight_prepare */
+} pm_weight;
+
+/* Bytes of a row of `data`, of a row of `scales` (or biases; 0 for float formats). */
+size_t pm_weight_row_bytes(const pm_weight *weight);
+size_t pm_weight_scale_bytes(const pm_weight *weight);
+
+/* ---- memory ---- */
+
+typedef struct pm_backend pm_backend;
+typedef struct pm_tensor pm_tensor; /* [rows, cols] f32 */
+typedef struct pm_rows
+    pm_rows; /* one row per `ratio` tokens of a sequence, in one layer: keys and values, latents, index keys */
+typedef struct pm_state
+    pm_state; /* fixed-size f32 memory of a sequence in one layer: convolution tails, delta-rule matrices */
+
+/* A row is `planes` vectors of `width` elements of the cache's type (attention: key heads, then value heads). */
+typedef struct pm_rows_spec {
+    int ratio, planes, width;
+    int window; /* rows further back than this from the end are not needed; 0: all are */
+} pm_rows_spec;
+
+typedef struct pm_state_spec {
+    int64_t count; /* f32 elements */
+} pm_state_spec;
+
+/* What a sequence keeps: a family states it once, the engine makes it per session. */
+typedef struct pm_cache_spec {
+    int n_rows, n_states;
+    const pm_rows_spec *rows;
+    const pm_state_spec *states;
+} pm_cache_spec;
+
+/* ---- the batch ---- */
+
+typedef struct pm_segment {
+    int first, n;         /* rows of the batch */
+    int64_t pos;          /* position of its first token in its sequence */
+    pm_rows *const *rows; /* [cache_spec.n_rows], exclusively this segment's */
+    pm_state *const *states;
+} pm_segment;
+
+typedef struct pm_batch {
+    int n_tokens, n_segments, n_outputs;
+    const pm_token *tokens;     /* [n_tokens] */
+    const pm_segment *segments; /* ascending, covering all rows */
+    const int *outputs;         /* [n_outputs] rows whose logits are wanted, ascending */
+} pm_batch;
+
+/* ---- operations ---- */
+
+/* y = rows of `weight` chosen by the tokens. */
+typedef struct pm_embed_args {
+    const pm_weight *weight; /* [vocab, hidden] */
+    pm_tensor *y;            /* [tokens, hidden] */
+} pm_embed_args;
+
+/* y[i] = W[i] n(x) (+ residual), n an RMS norm or nothing: x * rsqrt(mean(x^2) + eps) * norm. */
+typedef struct pm_linear_args {
+    const pm_tensor *x;    /* [tokens, in] */
+    const pm_tensor *norm; /* [1, in] or NULL */
+    float eps;
+    int n;
+    const pm_weight *const *w; /* n matrices [out_i, in] */
+    pm_tensor *const *y;       /* n of [tokens, out_i]; not x */
+    const pm_tensor *residual; /* NULL, or added to y[0]; may be y[0] */
+} pm_linear_args;
+
+/* Rotary embedding of the first 2 * pairs elements of a head: the pair (i, i + pairs), or (2i, 2i + 1) when
+ * interleaved, turns by f32(position) * inv_freq[i]; sine and cosine are multiplied by `scale`. */
+typedef struct pm_rope {
+    int pairs;
+    bool interleaved;
+    const float *inv_freq; /* [pairs] */
+    float scale;
+} pm_rope;
+
+/* Causal grouped-query attention; appends keys and values to the cache first. Optional, in this order: RMS norms of
+ * each query and key head, rope, softmax(scale q k) v, times sigmoid(gate). */
+typedef struct pm_attention_args {
+    const pm_tensor *q;     /* [tokens, heads * head_dim]; gated: [tokens, heads * (query head_dim, gate head_dim)] */
+    const pm_tensor *k, *v; /* [tokens, kv_heads * head_dim] */
+    const pm_tensor *q_norm, *k_norm; /* [1, head_dim] or NULL */
+    const pm_rope *rope;              /* or NULL */
+    float eps, scale;
+    int heads, kv_heads, head_dim;
+    bool gated;
+    int window;     /* a query sees this many last keys, itself included; 0: all */
+    int rows;       /* slot: planes 2 * kv_heads, width head_dim */
+    int layer;      /* for messages */
+    pm_tensor *out; /* [tokens, heads * head_dim] */
+} pm_attention_args;
+
+/* Gated delta net (Yang et al. 2024, "Gated Delta Networks"; Qwen3-Next). Per token:
+ *   qkv = silu(causal depthwise convolution of qkv over the last `kernel` inputs); the inputs before the first are the
+ * conv state q, k = l2-normalised per head (x * rsqrt(sum(x^2) + 1e-6)), q also times key_dim^-0.5; each key head
+ * serves value_heads / key_heads g = exp(-exp(A_log) * softplus(a + dt_bias)), beta = sigmoid(b) per value head S = g
+ * S; S += k (beta (v - k^T S))^T; o = q^T S                                          S [key_dim, value_dim] per value
+ * head out = rmsnorm(o) * norm * silu(z)                                                        over value_dim */
+typedef struct pm_gated_delta_args {
+    const pm_tensor *qkv;   /* [tokens, 2 * key_heads * key_dim + value_heads * value_dim]: queries, keys, values */
+    const pm_tensor *z;     /* [tokens, value_heads * value_dim] */
+    const pm_tensor *a, *b; /* [tokens, value_heads] */
+    const pm_tensor *conv;  /* [channels, kernel], channels = width of qkv */
+    const pm_tensor *A_log, *dt_bias; /* [1, value_heads] */
+    const pm_tensor *norm;            /* [1, value_dim] */
+    float eps;
+    int key_heads, value_heads, key_dim, value_dim, kernel;
+    int conv_state;  /* slot: (kernel - 1) * channels, the oldest input first */
+    int delta_state; /* slot: value_heads * key_dim * value_dim */
+    pm_tensor *out;  /* [tokens, value_heads * value_dim] */
+} pm_gated_delta_args;
+
+/* Which experts a token goes to. Ties go to the lower index; experts are combined in ascending index. */
+typedef enum pm_route_kind {
+    PM_ROUTE_SOFTMAX /* scores = softmax(logits); the top_k best, divided by their sum when `normalise` */
+} pm_route_kind;
+
+typedef struct pm_route {
+    pm_route_kind kind;
+    int experts, top_k;
+    bool normalise;
+    float scale; /* the weights are multiplied by it */
+} pm_route;
+
+/* out = x + sum_e weight_e down_e(silu(gate_e n(x)) * up_e n(x)) + sigmoid(shared_gate n(x)) * shared(n(x)), n the RMS
+ * norm. */
+typedef struct pm_moe_args {
+    pm_tensor *x;          /* [tokens, hidden]; updated in place */
+    const pm_tensor *norm; /* [1, hidden] */
+    float eps;
+    pm_route route;
+    const pm_weight *router;           /* [experts, hidden] */
+    const pm_weight *gate, *up, *down; /* [experts] matrices [width, hidden], [width, hidden], [hidden, width] */
+    const pm_weight *shared_gate_proj, *shared_up_proj, *shared_down_proj; /* NULL when there is no shared expert */
+    const pm_weight *shared_expert_gate; /* [1, hidden]; NULL: the shared expert counts fully */
+} pm_moe_args;
+
+/* logits[i] = head norm(x[batch->outputs[i]]). Not finite: PM_ERR_NUMERIC. */
+typedef struct pm_logits_args {
+    const pm_tensor *x;    /* [tokens, hidden] */
+    const pm_tensor *norm; /* [1, hidden] */
+    float eps;
+    const pm_weight *head; /* [vocab, hidden] */
+    float *logits;         /* host memory, [n_outputs, vocab] */
+} pm_logits_args;
+
+typedef struct pm_backend_ops {
+    const char *name;
+    void (*free)(pm_backend *backend);
+    void (*describe)(const pm_backend *backend, char *out, size_t size); /* "cpu (avx2), 2 threads" */
+
+    /* Makes a weight ready; refuses a format that this backend does not run (PM_ERR_UNSUPPORTED, message without a
+     * tensor name: the caller adds it). */
+    int (*weight_prepare)(pm_backend *backend, pm_weight *weight, pm_error *err);
+
+    /* `init` (host, rows * cols) or NULL for zeros. */
+    int (*tensor_new)(pm_backend *backend, int64_t rows, int64_t cols, const float *init, pm_tensor **out,
+                      pm_error *err);
+    void (*tensor_free)(pm_backend *backend, pm_tensor *tensor);
+    int (*tensor_read)(pm_backend *backend, const pm_tensor *tensor, int64_t first_row, int64_t rows, float *out,
+                       pm_error *err);
+
+    /* Rows: attention and its kind append; fork gives a new handle with the first n rows, shared copy-on-write;
+     * truncate cuts to n <= length. Freeing NULL is allowed. rows_bytes: memory of a cache with this many tokens, per
+     * spec. */
+    int (*rows_new)(pm_backend *backend, const pm_rows_spec *spec, pm_kv_type type, pm_rows **out, pm_error *err);
+    int (*rows_fork)(pm_backend *backend, const pm_rows *rows, int64_t n, pm_rows **out, pm_error *err);
+    void (*rows_truncate)(pm_backend *backend, pm_rows *rows, int64_t n);
+    int64_t (*rows_length)(const pm_rows *rows);
+    void (*rows_free)(pm_backend *backend, pm_rows *rows);
+    uint64_t (*rows_bytes)(const pm_rows_spec *spec, pm_kv_type type, int64_t tokens);
+
+    /* States: zero when new; copy overwrites `to` (same spec). */
+    int (*state_new)(pm_backend *backend, const pm_state_spec *spec, pm_state **out, pm_error *err);
+    void (*state_zero)(pm_backend *backend, pm_state *state);
+    void (*state_copy)(pm_backend *backend, pm_state *to, const pm_state *from);
+    void (*state_free)(pm_backend *backend, pm_state *state);
+
+    int (*embed)(pm_backend *backend, const pm_batch *batch, const pm_embed_args *args, pm_error *err);
+    int (*linear)(pm_backend *backend, const pm_batch *batch, const pm_linear_args *args, pm_error *err);
+    int (*attention)(pm_backend *backend, const pm_batch *batch, const pm_attention_args *args, pm_error *err);
+    int (*gated_delta)(pm_backend *backend, const pm_batch *batch, const pm_gated_delta_args *args, pm_error *err);
+    int (*moe)(pm_backend *backend, const pm_batch *batch, const pm_moe_args *args, pm_error *err);
+    int (*logits)(pm_backend *backend, const pm_batch *batch, const pm_logits_args *args, pm_error *err);
+} pm_backend_ops;
+
+/* The first member of every backend. */
+struct pm_backend {
+    const pm_backend_ops *ops;
+};
+
+/* The CPU, with `threads` workers (0: physical cores) and the given instruction set (PM_ERR_UNSUPPORTED when the
+ * processor lacks it). */
+int pm_backend_cpu_new(pm_backend **out, int threads, pm_simd simd, pm_error *err);
+
+#endif

@@ -1,0 +1,63 @@
+/* What every layer uses: errors, checked sizes, growable buffers, arenas, names, files, the clock. */
+#ifndef PM_BASE_H
+#define PM_BASE_H
+
+#include "polymath.h"
+
+#include <stdarg.h>
+
+#define PM_COUNT(array) (sizeof(array) / sizeof(*(array)))
+
+/* Fills `err` (may be NULL) and returns `code`, so that a caller can write `return pm_fail(...)`. Newlines and other
+ * control characters that came in from a file are shown as '?'. */
+int pm_fail(pm_error *err, pm_status code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+int pm_fail_memory(pm_error *err); /* PM_ERR_MEMORY, "out of memory" */
+
+/* *out = a * b or a + b; false on overflow. */
+bool pm_mul(size_t a, size_t b, size_t *out);
+bool pm_add(size_t a, size_t b, size_t *out);
+
+/* ---- growable bytes; zero-initialised is empty ---- */
+typedef struct pm_buf {
+    char *data; /* always terminated by a 0 that len does not count, once not NULL */
+    size_t len, cap;
+} pm_buf;
+int pm_buf_reserve(pm_buf *buf, size_t more); /* PM_OK or PM_ERR_MEMORY, as the two below */
+int pm_buf_add(pm_buf *buf, const void *data, size_t n);
+int pm_buf_printf(pm_buf *buf, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void pm_buf_free(pm_buf *buf);
+
+/* Grows *array (elements of `size` bytes, *cap of them) to hold at least `need`; PM_OK or PM_ERR_MEMORY. */
+int pm_grow(void **array, size_t *cap, size_t need, size_t size);
+
+/* ---- arena: freed as a whole; zero-initialised is empty ---- */
+typedef struct pm_arena {
+    struct pm_arena_block *head;
+} pm_arena;
+void *pm_arena_alloc(pm_arena *arena, size_t n,
+                     size_t size); /* n * size zeroed bytes, 64-byte aligned; NULL when out of memory */
+char *pm_arena_strdup(pm_arena *arena, const char *s, size_t len);
+void pm_arena_free(pm_arena *arena);
+
+/* ---- map from byte strings to int; keys are not copied and must outlive the map; zero-initialised is empty ---- */
+typedef struct pm_map {
+    struct pm_map_slot *slots;
+    size_t cap, n;
+} pm_map;
+int pm_map_set(pm_map *map, const char *key, size_t len, int value); /* replaces; PM_OK or PM_ERR_MEMORY */
+int pm_map_get(const pm_map *map, const char *key, size_t len, int absent);
+void pm_map_free(pm_map *map);
+
+/* ---- files ---- */
+
+/* Reads a whole regular file of at most `max` bytes into an empty buffer. */
+int pm_read_file(const char *path, size_t max, pm_buf *out, pm_error *err);
+bool pm_is_file(const char *path);
+
+/* True when s[0..len) is well-formed UTF-8 (no surrogates, no overlong forms). *bad, if not NULL, receives the offset
+ * of the first byte that is not. */
+bool pm_utf8_valid(const char *s, size_t len, size_t *bad);
+
+double pm_now(void); /* monotonic seconds */
+
+#endif

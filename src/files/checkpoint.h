@@ -1,0 +1,61 @@
+/* Safetensors checkpoints: one model.safetensors, or the shards that model.safetensors.index.json names; nothing else
+ * is read. Format: https://huggingface.co/docs/safetensors. Every header is validated whole before a tensor is handed
+ * out: lengths, JSON, dtypes, shape times dtype against the byte range, overlaps, holes, duplicates, index against
+ * shards both ways. */
+#ifndef PM_CHECKPOINT_H
+#define PM_CHECKPOINT_H
+
+#include "base/base.h"
+
+typedef enum pm_dtype {
+    PM_F32,
+    PM_F16,
+    PM_BF16,
+    PM_F8_E4M3,
+    PM_F8_E5M2,
+    PM_F8_E8M0,
+    PM_U8,
+    PM_I8,
+    PM_U16,
+    PM_I16,
+    PM_U32,
+    PM_I32,
+    PM_U64,
+    PM_I64,
+    PM_BOOL,
+    PM_DTYPES
+} pm_dtype;
+
+enum { PM_MAX_RANK = 8 };
+
+/* A tensor in a mapped file. `data` has no alignment beyond the element's. */
+typedef struct pm_stored {
+    const char *name;
+    pm_dtype dtype;
+    int rank;
+    int64_t shape[PM_MAX_RANK];
+    const void *data;
+    size_t bytes;
+    int file; /* for pm_checkpoint_file */
+} pm_stored;
+
+typedef struct pm_checkpoint pm_checkpoint;
+
+size_t pm_dtype_size(pm_dtype dtype);
+const char *pm_dtype_name(pm_dtype dtype); /* as safetensors spells it */
+
+int pm_checkpoint_open(pm_checkpoint **out, const char *dir, pm_error *err);
+void pm_checkpoint_close(pm_checkpoint *checkpoint);
+
+/* Tensors in ascending order of name. */
+size_t pm_checkpoint_count(const pm_checkpoint *checkpoint);
+const pm_stored *pm_checkpoint_at(const pm_checkpoint *checkpoint, size_t i);
+const pm_stored *pm_checkpoint_find(const pm_checkpoint *checkpoint, const char *name);   /* NULL when absent */
+const char *pm_checkpoint_file(const pm_checkpoint *checkpoint, const pm_stored *tensor); /* path, for messages */
+uint64_t pm_checkpoint_bytes(const pm_checkpoint *checkpoint);                            /* of all tensors */
+
+/* An error that names the file when one has become shorter since it was mapped (reading on would be a bus error).
+ * Cheap: one fstat per file. */
+int pm_checkpoint_check(const pm_checkpoint *checkpoint, pm_error *err);
+
+#endif

@@ -1,0 +1,67 @@
+/* config.json, generation_config.json, tokenizer_config.json: JSON objects read by field name.
+ *
+ * null counts as absent everywhere. Bare NaN, Infinity and -Infinity, which Python writes, are accepted. The text
+ * model's fields are looked up in `text_config` first, then at the top level. */
+#ifndef PM_CONFIG_H
+#define PM_CONFIG_H
+
+#include "base/base.h"
+
+#include <jansson.h>
+
+typedef struct pm_config {
+    char *path;   /* of config.json, for messages */
+    json_t *root; /* the whole object */
+    json_t *text; /* borrowed: text_config, or root */
+} pm_config;
+
+/* Parses a JSON file of at most `max` bytes (0: 64 MiB) whose top level is an object; depth, duplicate keys and UTF-8
+ * are checked. The error names the file and the line. */
+int pm_json_file(const char *path, size_t max, json_t **out, pm_error *err);
+/* The same for text that came from a caller; `what` names it in messages ("messages"). Any top-level value. */
+int pm_json_text(const char *what, const char *text, size_t len, json_t **out, pm_error *err);
+
+int pm_config_open(pm_config **out, const char *dir, pm_error *err);
+void pm_config_close(pm_config *config);
+
+/* The field by dotted path, "rope_parameters.rope_theta"; NULL when absent or null. */
+const json_t *pm_config_get(const pm_config *config, const char *field);
+
+/* Typed reads with bounds. A required field that is absent, a wrong type, and a value outside [min, max] are errors
+ * that name file and field. pm_config_*_or give `absent` when the field is not there. Whole floats (4.0) are accepted
+ * as integers. */
+int pm_config_int(const pm_config *config, const char *field, int64_t min, int64_t max, int *out, pm_error *err);
+int pm_config_int_or(const pm_config *config, const char *field, int64_t min, int64_t max, int absent, int *out,
+                     pm_error *err);
+int pm_config_float(const pm_config *config, const char *field, double min, double max, float *out, pm_error *err);
+int pm_config_float_or(const pm_config *config, const char *field, double min, double max, float absent, float *out,
+                       pm_error *err);
+int pm_config_bool_or(const pm_config *config, const char *field, bool absent, bool *out, pm_error *err);
+int pm_config_string(const pm_config *config, const char *field, const char **out, pm_error *err);
+
+/* A JSON number as double; also the strings "Infinity", "-Infinity", "NaN" that stand for bare ones. False otherwise.
+ */
+bool pm_json_number(const json_t *value, double *out);
+
+/* ---- quantisation ---- */
+
+typedef enum pm_mode { PM_MODE_NONE, PM_MODE_AFFINE, PM_MODE_MXFP4, PM_MODE_MXFP8, PM_MODE_NVFP4 } pm_mode;
+
+typedef struct pm_quant {
+    pm_mode mode;
+    int bits, group_size;
+} pm_quant;
+
+/* What `quantization` (or `quantization_config`, when only that is there) says of a module, by the name in the file and
+ * the name after renaming, either of which may have an override: an object with bits, group_size, mode, or false
+ * (unquantised), or true (the global values). PM_MODE_NONE when the config has no quantisation. An unknown mode or an
+ * impossible bits or group size is an error. */
+int pm_config_quant(const pm_config *config, const char *stored_name, const char *name, pm_quant *out, pm_error *err);
+
+/* ---- the model's smaller files ---- */
+
+/* Ids that end an answer: the union of eos_token_id (number or list) in config.json (both levels) and
+ * generation_config.json. The tokenizer's eos is added by the caller. *ids is malloc'ed, sorted, without duplicates. */
+int pm_config_stops(const pm_config *config, const json_t *generation_config, pm_token **ids, size_t *n, pm_error *err);
+
+#endif

@@ -1,0 +1,47 @@
+/* tokenizer.json as the `tokenizers` library reads it: normaliser, pre-tokeniser, BPE, post-processor, decoder, added
+ * tokens. A component of an unknown kind is an error that names it. */
+#ifndef PM_TOKENIZER_H
+#define PM_TOKENIZER_H
+
+#include "base/base.h"
+
+typedef struct pm_tokenizer pm_tokenizer;
+
+/* Reads DIR/tokenizer.json and the special tokens of DIR/tokenizer_config.json (may be absent). */
+int pm_tokenizer_open(pm_tokenizer **out, const char *dir, pm_error *err);
+void pm_tokenizer_close(pm_tokenizer *tokenizer);
+
+int pm_tokenizer_vocab(const pm_tokenizer *tokenizer);                      /* one more than the largest id */
+pm_token pm_tokenizer_id(const pm_tokenizer *tokenizer, const char *token); /* -1 when there is no such token */
+pm_token pm_tokenizer_eos(const pm_tokenizer *tokenizer); /* of tokenizer_config.json; -1 when it has none */
+bool pm_tokenizer_special(const pm_tokenizer *tokenizer, pm_token id);
+
+typedef struct pm_encode_options {
+    bool control; /* added tokens are recognised in the text */
+    const uint8_t
+        *trust; /* with control: NULL, or [len]: an added token is recognised only where all its bytes have trust 1 */
+    bool post;  /* run the post-processor (BOS and the like) */
+} pm_encode_options;
+
+/* Encodes text[0..len). *ids is malloc'ed. Invalid UTF-8 is an error. Safe to call from several threads. */
+int pm_tokenizer_encode(const pm_tokenizer *tokenizer, const char *text, size_t len, const pm_encode_options *options,
+                        pm_token **ids, size_t *n, pm_error *err);
+
+/* ---- decoding, one token at a time ---- */
+
+/* Turns tokens into text without ever giving out part of a character. Zero-initialised plus pm_detok_init is ready. */
+typedef struct pm_detok {
+    const pm_tokenizer *tokenizer;
+    bool special;    /* write special tokens as text instead of leaving them out */
+    bool started;    /* a token was seen (some decoders strip at the start) */
+    uint8_t held[8]; /* bytes of an unfinished character */
+    int n_held;
+} pm_detok;
+void pm_detok_init(pm_detok *detok, const pm_tokenizer *tokenizer, bool special);
+/* Appends what has become final to `out`. An ill-formed sequence becomes one U+FFFD as soon as it is known to be one.
+ */
+int pm_detok_push(pm_detok *detok, pm_token id, pm_buf *out, pm_error *err);
+/* The end: an unfinished character becomes one U+FFFD. */
+int pm_detok_finish(pm_detok *detok, pm_buf *out, pm_error *err);
+
+#endif
