@@ -1,0 +1,71 @@
+/* The CPU backend's own: what its operations share.
+ *
+ * The scalar kernels define the bits; every other level equals them by memcmp. Sums of floats over k have 16 partial
+ * sums (k mod 16, each a chain of fmaf in ascending k; a tail adds to the first ones), then the tree p[i] += p[i + 8],
+ * + 4, + 2, + 1. */
+#ifndef PM_CPU_H
+#define PM_CPU_H
+
+#include "backend/backend.h"
+#include "base/pool.h"
+
+struct pm_tensor {
+    int64_t rows, cols;
+    float *data; /* 64-byte aligned */
+};
+
+/* What scratch memory is for: an operation asks for its own slots, so that no two overlap. */
+typedef enum pm_scratch {
+    PM_SCRATCH_NORM,    /* normalised inputs */
+    PM_SCRATCH_QUANT,   /* quantised inputs */
+    PM_SCRATCH_ROUTE,   /* chosen experts and weights */
+    PM_SCRATCH_HIDDEN,  /* experts' activations */
+    PM_SCRATCH_EXPERTS, /* experts' outputs or inputs */
+    PM_SCRATCH_SHARED,  /* shared expert's activations */
+    PM_SCRATCH_ATTEND,  /* per-worker attention */
+    PM_SCRATCH_DELTA,   /* per-worker or per-token delta rule */
+    PM_SCRATCH_ROPE,    /* sines and cosines */
+    PM_SCRATCHES
+} pm_scratch;
+
+typedef struct pm_cpu {
+    pm_backend base;
+    pm_pool *pool;
+    pm_simd simd;                           /* SCALAR or AVX2: the level in force */
+    const struct pm_matrix_kernels *matrix; /* matrix.h */
+    const struct pm_mixer_kernels *mixer;   /* mixer.h */
+    struct {
+        void *data;
+        size_t bytes;
+    } scratch[PM_SCRATCHES];
+} pm_cpu;
+
+/* At least `bytes` of 64-byte aligned memory, contents undefined, valid until the slot is asked for again. It grows to
+ * the largest step seen and then allocates no more. NULL when out of memory. */
+void *pm_cpu_scratch(pm_cpu *cpu, pm_scratch slot, size_t bytes);
+
+/* ---- memory.c ---- */
+int pm_cpu_rows_new(pm_backend *backend, const pm_rows_spec *spec, pm_kv_type type, pm_rows **out, pm_error *err);
+int pm_cpu_rows_fork(pm_backend *backend, const pm_rows *rows, int64_t n, pm_rows **out, pm_error *err);
+void pm_cpu_rows_truncate(pm_backend *backend, pm_rows *rows, int64_t n);
+int64_t pm_cpu_rows_length(const pm_rows *rows);
+void pm_cpu_rows_free(pm_backend *backend, pm_rows *rows);
+uint64_t pm_cpu_rows_bytes(const pm_rows_spec *spec, pm_kv_type type, int64_t tokens);
+int pm_cpu_state_new(pm_backend *backend, const pm_state_spec *spec, pm_state **out, pm_error *err);
+void pm_cpu_state_zero(pm_backend *backend, pm_state *state);
+void pm_cpu_state_copy(pm_backend *backend, pm_state *to, const pm_state *from);
+void pm_cpu_state_free(pm_backend *backend, pm_state *state);
+
+/* ---- operations, one file each ---- */
+int pm_cpu_embed(pm_backend *backend, const pm_batch *batch, const pm_embed_args *args, pm_error *err);
+int pm_cpu_linear(pm_backend *backend, const pm_batch *batch, const pm_linear_args *args, pm_error *err);
+int pm_cpu_attention(pm_backend *backend, const pm_batch *batch, const pm_attention_args *args, pm_error *err);
+int pm_cpu_gated_delta(pm_backend *backend, const pm_batch *batch, const pm_gated_delta_args *args, pm_error *err);
+int pm_cpu_moe(pm_backend *backend, const pm_batch *batch, const pm_moe_args *args, pm_error *err);
+int pm_cpu_logits(pm_backend *backend, const pm_batch *batch, const pm_logits_args *args, pm_error *err);
+
+/* The tables of kernels for a level. */
+const struct pm_matrix_kernels *pm_matrix_kernels_for(pm_simd simd);
+const struct pm_mixer_kernels *pm_mixer_kernels_for(pm_simd simd);
+
+#endif
