@@ -1,0 +1,64 @@
+# A thin wrapper over the CMake presets: `make help` lists what it does.
+
+PROMPT = What is a dog?
+MODEL =
+MODELS =
+
+# Taken literally ($ included) and handed to the recipes through the environment, so that no shell reads them as code.
+override PROMPT := $(value PROMPT)
+override MODEL := $(value MODEL)
+override MODELS := $(value MODELS)
+export PROMPT MODEL MODELS
+
+.DEFAULT_GOAL := build
+.PHONY: build run test asan tsan format check clean install help setup-build setup-test setup-ci venv
+
+help:
+	@echo "make                                      build the command and the library into build/release"
+	@echo "make run [PROMPT=TEXT] [MODEL=DIR]        build, then answer one question"
+	@echo "make test [MODELS=DIR]                    build and run every test; DIR holds further checkpoints"
+	@echo "make asan [MODELS=DIR], make tsan         the tests under address and undefined-behaviour, thread sanitizers"
+	@echo "make format                               lay out every C file with clang-format"
+	@echo "make check                                clang-format and clang-tidy without changing anything"
+	@echo "make install                              install the release build (cmake --install, prefix /usr/local)"
+	@echo "make clean                                delete build/ and .venv/"
+
+setup-build setup-test setup-ci:
+	@tools/setup.sh $(@:setup-%=%)
+
+build: setup-build
+	@test -f build/release/build.ninja || cmake --preset release --log-level=WARNING >/dev/null
+	@cmake --build --preset release >&2
+
+# Only the answer goes to stdout.
+run: setup-build
+	@test -f build/release/build.ninja || cmake --preset release --log-level=WARNING >/dev/null
+	@cmake --build --preset release --target polymath >&2
+	@build/release/polymath run "$${MODEL:-models/default}" -- "$$PROMPT"
+
+test: setup-test venv
+	@tools/test.sh release
+
+asan: setup-test venv
+	@tools/test.sh asan
+
+tsan: setup-test
+	@cmake --preset tsan --log-level=WARNING >/dev/null
+	@cmake --build --preset tsan
+	@ctest --preset tsan
+
+# The virtual environment of the Python tests, made again when the pinned versions or the interpreter change.
+venv: setup-test
+	@tools/venv.sh
+
+format: setup-ci
+	@git ls-files '*.c' '*.h' | xargs clang-format -i
+
+check: setup-ci
+	@tools/check.sh
+
+install: build
+	@cmake --install build/release
+
+clean:
+	rm -rf build .venv

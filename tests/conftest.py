@@ -1,0 +1,47 @@
+"""What every Python test needs: where the build, the binary and the checkpoints are."""
+
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parent.parent
+
+
+def pytest_addoption(parser):
+    parser.addoption("--build-dir", default="build/release", help="CMake build directory (default: build/release)")
+    parser.addoption("--models", default="", help="directory of further checkpoints (default: none)")
+
+
+@pytest.fixture(scope="session")
+def source():
+    return SOURCE
+
+
+@pytest.fixture(scope="session")
+def build_dir(request):
+    path = (SOURCE / request.config.getoption("--build-dir")).resolve()
+    assert path.is_dir(), f"{path} is not a directory: build first, or name another with --build-dir"
+    return path
+
+
+@pytest.fixture(scope="session")
+def models_dir(request):
+    """The directory given by --models, or None."""
+    given = request.config.getoption("--models")
+    if not given:
+        return None
+    path = Path(given).resolve()
+    assert path.is_dir(), f"--models {given}: not a directory"
+    return path
+
+
+@pytest.fixture(scope="session")
+def bundled():
+    return SOURCE / "models" / "default"
+
+
+@pytest.fixture(scope="session")
+def polymath(build_dir):
+    path = build_dir / "polymath"
+    assert path.is_file(), f"{path} is not built"
+    return path

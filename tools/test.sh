@@ -1,0 +1,19 @@
+#!/bin/sh
+# Builds a preset and runs all tests on it: tools/test.sh release|debug|asan. $MODELS may name a directory of further
+# checkpoints. Fails when anything fails; the C tests do not keep the Python tests from running.
+set -eu
+cd "$(dirname "$0")/.."
+
+preset=$1
+models=
+if [ -n "${MODELS:-}" ]; then
+    models=$(cd "$MODELS" && pwd) || exit 1
+fi
+
+cmake --preset "$preset" --log-level=WARNING "-DPM_MODELS=$models" >/dev/null
+cmake --build --preset "$preset"
+
+failed=0
+ctest --preset "$preset" || failed=1
+.venv/bin/python -m pytest -q -p no:cacheprovider tests --build-dir "build/$preset" --models "$models" || failed=1
+exit $failed
