@@ -1,7 +1,8 @@
 /* Safetensors checkpoints: one model.safetensors, or the shards that model.safetensors.index.json names; nothing else
  * is read. Format: https://huggingface.co/docs/safetensors. Every header is validated whole before a tensor is handed
- * out: lengths, JSON, dtypes, shape times dtype against the byte range, overlaps, holes, duplicates, index against
- * shards both ways. */
+ * out: lengths, JSON, dtypes, shape times dtype against the byte range, overlaps, holes, duplicates. The index decides:
+ * every tensor must be in the shard where it places it, and tensors that it does not place in a shard are passed over
+ * (a copy in a second shard, a leftover). */
 #ifndef PM_CHECKPOINT_H
 #define PM_CHECKPOINT_H
 
@@ -28,7 +29,8 @@ typedef enum pm_dtype {
 
 enum { PM_MAX_RANK = 8 };
 
-/* A tensor in a mapped file. `data` has no alignment beyond the element's. */
+/* A tensor in a mapped file. `data` has no alignment at all, not even the element's: MLX writes headers of any length,
+ * so a 32-bit word may begin at an odd address. Read it through memcpy or unaligned loads. */
 typedef struct pm_stored {
     const char *name;
     pm_dtype dtype;
