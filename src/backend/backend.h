@@ -31,7 +31,7 @@ typedef struct pm_weight {
     pm_scale_type scale_type; /* of scales and biases */
     int bits, group;          /* AFFINE: 2 3 4 5 6 8 and 32 64 128 (in is a multiple of group) */
     int out, in;
-    const void *data;   /* no alignment beyond the element's */
+    const void *data;   /* this and the next two have no alignment at all (MLX does not pad its headers) */
     const void *scales; /* [out, in / group], NULL for float formats */
     const void *biases; /* likewise */
     const void *device; /* the backend's own, set by weight_prepare */
