@@ -1,0 +1,47 @@
+/* What a family is: one file with one pm_family, and one row in the table of gate.c. */
+#ifndef PM_FAMILY_H
+#define PM_FAMILY_H
+
+#include "model/model.h"
+#include "model/weights.h"
+
+/* A config field that changes the maths and the values that the family computes: JSON scalars separated by '|'; a list
+ * may hold only these. NULL: the family reads the field itself. Absent and null are always allowed here. */
+typedef struct pm_gate_rule {
+    const char *field, *allowed;
+} pm_gate_rule;
+
+typedef struct pm_family {
+    const char *name;
+    const char *model_types;  /* separated by spaces */
+    const char *checkpoints;  /* examples, for people */
+    const pm_gate_rule *gate; /* ended by {NULL, NULL}; before the rules common to all families */
+    /* Reads the config (all bounds checked), loads the weights and fills model->impl, vocab, context, layers and cache.
+     */
+    int (*load)(pm_model *model, int step_tokens, pm_error *err);
+    int (*step)(pm_model *model, const pm_batch *batch, float *logits, pm_error *err);
+} pm_family;
+
+struct pm_model {
+    const pm_family *family;
+    const pm_config *config;
+    pm_backend *backend;
+    pm_arena arena;
+    pm_loader loader; /* owns the tensors; the rest is closed after loading */
+    uint64_t weight_bytes;
+    int vocab, context, layers;
+    pm_cache_spec cache;
+    void (*progress)(void *user, double fraction);
+    void *user;
+    void *impl; /* the family's own, in the arena */
+};
+
+const pm_family *pm_family_find(const pm_config *config, const char **model_type);
+
+/* Rotary frequencies over `dims` elements of a head from rope_theta and the scaling in rope_parameters or rope_scaling:
+ * theta^(-2i / rotary), rotary = dims * partial_rotary_factor. inv_freq is in the arena. */
+int pm_rope_read(const pm_config *config, int dims, pm_arena *arena, pm_rope *out, pm_error *err);
+
+extern const pm_family pm_qwen3_5_moe;
+
+#endif

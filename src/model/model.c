@@ -1,0 +1,74 @@
+#include "model/family.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int pm_model_open(pm_model **out, const pm_checkpoint *checkpoint, const pm_config *config, pm_backend *backend,
+                  int step_tokens, void (*progress)(void *user, double fraction), void *user, pm_error *err)
+{
+    const char *model_type;
+    int status = pm_family_check(config, NULL, err);
+    if (status != PM_OK)
+        return status;
+    pm_model *model = calloc(1, sizeof(*model));
+    if (!model)
+        return pm_fail_memory(err);
+    model->family = pm_family_find(config, &model_type);
+    model->config = config;
+    model->backend = backend;
+    model->progress = progress;
+    model->user = user;
+    model->weight_bytes = pm_checkpoint_bytes(checkpoint);
+    model->loader = (pm_loader){.checkpoint = checkpoint, .config = config, .backend = backend, .arena = &model->arena};
+    status = model->family->load(model, step_tokens, err);
+    pm_loader_close(&model->loader);
+    if (status != PM_OK) {
+        pm_model_close(model);
+        return status;
+    }
+    *out = model;
+    return PM_OK;
+}
+
+void pm_model_close(pm_model *model)
+{
+    if (!model)
+        return;
+    for (size_t i = 0; i < model->loader.n_tensors; i++)
+        model->backend->ops->tensor_free(model->backend, model->loader.tensors[i]);
+    free(model->loader.tensors);
+    pm_arena_free(&model->arena);
+    free(model);
+}
+
+int pm_model_vocab(const pm_model *model)
+{
+    return model->vocab;
+}
+
+int pm_model_context(const pm_model *model)
+{
+    return model->context;
+}
+
+const pm_cache_spec *pm_model_cache(const pm_model *model)
+{
+    return &model->cache;
+}
+
+void pm_model_info(const pm_model *model, pm_info *info)
+{
+    snprintf(info->family, sizeof(info->family), "%s", model->family->name);
+    pm_loader_formats(&model->loader, info->formats, sizeof(info->formats));
+    info->layers = model->layers;
+    info->vocab = model->vocab;
+    info->parameters = model->loader.parameters;
+    info->active = model->loader.active;
+    info->weight_bytes = model->weight_bytes;
+}
+
+int pm_model_step(pm_model *model, const pm_batch *batch, float *logits, pm_error *err)
+{
+    return model->family->step(model, batch, logits, err);
+}

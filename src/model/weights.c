@@ -1,0 +1,454 @@
+#include "model/weights.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NAME_MAX_LEN = 512 };
+
+static bool has_suffix(const char *s, const char *suffix)
+{
+    size_t n = strlen(s), m = strlen(suffix);
+    return n >= m && strcmp(s + n - m, suffix) == 0;
+}
+
+/* ---- names ---- */
+
+/* The canonical name of a stored one; *dropped when a rule says so. NULL: out of memory. */
+static char *canonical(pm_loader *loader, const char *stored, bool *dropped)
+{
+    *dropped = false;
+    const char *to = "";
+    size_t cut = 0;
+    for (const pm_rename *r = loader->layout->renames; r->from; r++) {
+        if (strncmp(stored, r->from, strlen(r->from)) != 0)
+            continue;
+        *dropped = !r->to;
+        to = r->to ? r->to : "";
+        cut = strlen(r->from);
+        break;
+    }
+    char *name = pm_arena_alloc(loader->arena, strlen(to) + strlen(stored) - cut + 1, 1);
+    if (name)
+        sprintf(name, "%s%s", to, stored + cut);
+    return name;
+}
+
+int pm_loader_open(pm_loader *loader, const pm_layout *layout, pm_error *err)
+{
+    size_t count = pm_checkpoint_count(loader->checkpoint);
+    loader->layout = layout;
+    loader->names = calloc(count ? count : 1, sizeof(*loader->names));
+    loader->used = calloc(count ? count : 1, 1);
+    if (!loader->names || !loader->used || count > INT32_MAX)
+        return pm_fail_memory(err);
+    for (size_t i = 0; i < count; i++) {
+        const pm_stored *t = pm_checkpoint_at(loader->checkpoint, i);
+        bool dropped;
+        if (strlen(t->name) > NAME_MAX_LEN / 2)
+            return pm_fail(err, PM_ERR_FORMAT, "%s: tensor name of %zu bytes is too long",
+                           pm_checkpoint_file(loader->checkpoint, t), strlen(t->name));
+        char *name = canonical(loader, t->name, &dropped);
+        if (!name)
+            return pm_fail_memory(err);
+        loader->used[i] = dropped;
+        if (dropped)
+            continue;
+        int twin = pm_map_get(&loader->map, name, strlen(name), -1);
+        if (twin >= 0)
+            return pm_fail(err, PM_ERR_FORMAT, "%s: tensors %s and %s are the same one under two names",
+                           pm_checkpoint_file(loader->checkpoint, t),
+                           pm_checkpoint_at(loader->checkpoint, (size_t)twin)->name, t->name);
+        loader->names[i] = name;
+        if (pm_map_set(&loader->map, name, strlen(name), (int)i) != PM_OK)
+            return pm_fail_memory(err);
+    }
+    return PM_OK;
+}
+
+void pm_loader_close(pm_loader *loader)
+{
+    free(loader->names);
+    free(loader->used);
+    loader->names = NULL;
+    loader->used = NULL;
+    pm_map_free(&loader->map);
+}
+
+const pm_stored *pm_loader_peek(const pm_loader *loader, const char *name)
+{
+    int i = pm_map_get(&loader->map, name, strlen(name), -1);
+    return i < 0 ? NULL : pm_checkpoint_at(loader->checkpoint, (size_t)i);
+}
+
+/* The tensor "module.part" ("module" when part is empty), marked as used; NULL when absent. */
+static const pm_stored *take(pm_loader *loader, const char *module, const char *part)
+{
+    char name[NAME_MAX_LEN];
+    snprintf(name, sizeof(name), "%s%s%s", module, *part ? "." : "", part);
+    int i = pm_map_get(&loader->map, name, strlen(name), -1);
+    if (i < 0)
+        return NULL;
+    loader->used[i] = 1;
+    return pm_checkpoint_at(loader->checkpoint, (size_t)i);
+}
+
+static int fail_absent(const pm_loader *loader, const char *name, pm_error *err)
+{
+    return pm_fail(err, PM_ERR_FORMAT, "%s: tensor %s is missing", loader->config->path, name);
+}
+
+static int fail_tensor(const pm_loader *loader, const pm_stored *t, pm_error *err, const char *what)
+{
+    return pm_fail(err, PM_ERR_FORMAT, "%s: tensor %s %s", pm_checkpoint_file(loader->checkpoint, t), t->name, what);
+}
+
+int pm_loader_finish(const pm_loader *loader, pm_error *err)
+{
+    for (size_t i = 0; i < pm_checkpoint_count(loader->checkpoint); i++) {
+        const pm_stored *t = pm_checkpoint_at(loader->checkpoint, i);
+        if (loader->used[i])
+            continue;
+        if (has_suffix(t->name, ".scales") || has_suffix(t->name, ".biases"))
+            return fail_tensor(loader, t, err, "belongs to no quantised weight");
+        return fail_tensor(loader, t, err, "is not part of this model");
+    }
+    return PM_OK;
+}
+
+/* ---- dtypes and shapes ---- */
+
+static bool is_float(pm_dtype dtype)
+{
+    return dtype == PM_F32 || dtype == PM_F16 || dtype == PM_BF16;
+}
+
+static int check_shape(const pm_loader *loader, const pm_stored *t, int rank, const int64_t *shape, pm_error *err)
+{
+    char want[96] = "", have[192] = "";
+    bool same = t->rank == rank;
+    for (int i = 0; i < rank; i++) {
+        same = same && t->shape[i] == shape[i];
+        snprintf(want + strlen(want), sizeof(want) - strlen(want), "%s%lld", i ? ", " : "", (long long)shape[i]);
+    }
+    if (same)
+        return PM_OK;
+    for (int i = 0; i < t->rank; i++)
+        snprintf(have + strlen(have), sizeof(have) - strlen(have), "%s%lld", i ? ", " : "", (long long)t->shape[i]);
+    return pm_fail(err, PM_ERR_FORMAT, "%s: tensor %s has shape [%s], but the config asks for [%s]",
+                   pm_checkpoint_file(loader->checkpoint, t), t->name, have, want);
+}
+
+static float read_float(const pm_stored *t, size_t i)
+{
+    uint32_t bits;
+    float value;
+    if (t->dtype == PM_F32) {
+        memcpy(&value, (const char *)t->data + 4 * i, 4);
+        return value;
+    }
+    uint16_t half;
+    memcpy(&half, (const char *)t->data + 2 * i, 2);
+    if (t->dtype == PM_BF16) {
+        bits = (uint32_t)half << 16;
+        memcpy(&value, &bits, 4);
+        return value;
+    }
+    int exponent = half >> 10 & 31, fraction = half & 1023; /* IEEE binary16 */
+    value = exponent == 31 ? (fraction ? NAN : INFINITY)
+                           : ldexpf((float)(exponent ? fraction + 1024 : fraction), (exponent ? exponent : 1) - 25);
+    return half & 0x8000 ? -value : value;
+}
+
+/* ---- vectors and convolutions ---- */
+
+int pm_loader_tensor(pm_loader *loader, int64_t rows, int64_t cols, const float *init, pm_tensor **out, pm_error *err)
+{
+    void *list = loader->tensors;
+    int status = pm_grow(&list, &loader->cap_tensors, loader->n_tensors + 1, sizeof(*loader->tensors));
+    loader->tensors = list;
+    if (status != PM_OK)
+        return pm_fail_memory(err);
+    status = loader->backend->ops->tensor_new(loader->backend, rows, cols, init, out, err);
+    if (status == PM_OK)
+        loader->tensors[loader->n_tensors++] = *out;
+    return status;
+}
+
+/* A small float tensor as [rows, cols] f32, plus `shift`. Both layouts of a convolution have the same order in memory.
+ */
+static int load_floats(pm_loader *loader, const pm_stored *t, int64_t rows, int64_t cols, float shift, pm_tensor **out,
+                       pm_error *err)
+{
+    int status;
+    size_t n = (size_t)rows * (size_t)cols;
+    if (!is_float(t->dtype))
+        return pm_fail(err, PM_ERR_FORMAT, "%s: tensor %s has dtype %s, expected F32, F16 or BF16",
+                       pm_checkpoint_file(loader->checkpoint, t), t->name, pm_dtype_name(t->dtype));
+    float *values = malloc(n * sizeof(*values));
+    if (!values)
+        return pm_fail_memory(err);
+    for (size_t i = 0; i < n; i++)
+        values[i] = read_float(t, i) + shift;
+    status = pm_loader_tensor(loader, rows, cols, values, out, err);
+    free(values);
+    loader->parameters += (int64_t)n;
+    loader->active += (int64_t)n;
+    return status;
+}
+
+static int load_vector(pm_loader *loader, const pm_stored *t, int cols, bool centred, pm_tensor **out, pm_error *err)
+{
+    int status = check_shape(loader, t, 1, (int64_t[]){cols}, err);
+    return status ? status : load_floats(loader, t, 1, cols, centred && loader->centred ? 1.0f : 0.0f, out, err);
+}
+
+static int load_conv(pm_loader *loader, const pm_stored *t, int rows, int cols, pm_tensor **out, pm_error *err)
+{
+    bool mlx = t->rank == 3 && t->shape[2] == 1;
+    int status = check_shape(loader, t, 3, mlx ? (int64_t[]){rows, cols, 1} : (int64_t[]){rows, 1, cols}, err);
+    return status ? status : load_floats(loader, t, rows, cols, 0.0f, out, err);
+}
+
+/* ---- matrices ---- */
+
+/* The name under which the config's quantisation may have an entry for the module: any spelling that a rule maps to it.
+ */
+static int find_quant(const pm_loader *loader, const char *stored, const char *module, pm_quant *out, pm_error *err)
+{
+    char spelling[NAME_MAX_LEN];
+    const json_t *table = pm_config_get(loader->config, "quantization");
+    if (!table)
+        table = pm_config_get(loader->config, "quantization_config");
+    snprintf(spelling, sizeof(spelling), "%s", stored);
+    for (const pm_rename *r = loader->layout->renames; r->from && !json_object_get(table, spelling); r++)
+        if (r->to && strncmp(module, r->to, strlen(r->to)) == 0)
+            snprintf(spelling, sizeof(spelling), "%s%s", r->from, module + strlen(r->to));
+    return pm_config_quant(loader->config, spelling, module, out, err);
+}
+
+/* The parts of one matrix or of one stack as they lie in the file. */
+typedef struct matrix {
+    const pm_stored *weight, *scales, *biases;
+    pm_weight like; /* format, bits, group, scale type, in */
+} matrix;
+
+/* Takes weight, scales and biases of a module and settles the format. `what` is the name to complain about. */
+static int take_matrix(pm_loader *loader, const char *module, int cols, matrix *out, pm_error *err)
+{
+    char stored[NAME_MAX_LEN];
+    *out = (matrix){0};
+    out->weight = take(loader, module, "weight");
+    if (!out->weight)
+        out->weight = take(loader, module, ""); /* fused experts have no ".weight" */
+    if (!out->weight)
+        return fail_absent(loader, module, err);
+    const pm_stored *t = out->weight;
+    out->like.in = cols;
+    if (is_float(t->dtype)) {
+        out->like.format = t->dtype == PM_F32 ? PM_FORMAT_F32 : t->dtype == PM_F16 ? PM_FORMAT_F16 : PM_FORMAT_BF16;
+        return PM_OK; /* scales or biases beside it stay unused and are refused at the end */
+    }
+    if (t->dtype != PM_U32)
+        return pm_fail(err, PM_ERR_UNSUPPORTED, "%s: tensor %s has dtype %s, which is not supported for a matrix",
+                       pm_checkpoint_file(loader->checkpoint, t), t->name, pm_dtype_name(t->dtype));
+    size_t length = strlen(t->name) - (has_suffix(t->name, ".weight") ? strlen(".weight") : 0);
+    snprintf(stored, sizeof(stored), "%.*s", (int)length, t->name);
+    pm_quant quant;
+    int status = find_quant(loader, stored, module, &quant, err);
+    if (status != PM_OK)
+        return status;
+    if (quant.mode == PM_MODE_NONE)
+        return fail_tensor(loader, t, err,
+                           "is packed (U32), but the config's quantization says that it is not quantised");
+    if (quant.mode != PM_MODE_AFFINE)
+        return pm_fail(err, PM_ERR_UNSUPPORTED,
+                       "%s: tensor %s is quantised in a mode other than affine, which is not supported",
+                       pm_checkpoint_file(loader->checkpoint, t), t->name);
+    out->scales = take(loader, module, "scales");
+    out->biases = take(loader, module, "biases");
+    if (!out->scales || !out->biases)
+        return fail_tensor(loader, t, err,
+                           out->scales ? "has scales but no biases" : "is packed (U32) but has no scales");
+    if (!is_float(out->scales->dtype) || out->biases->dtype != out->scales->dtype)
+        return fail_tensor(loader, out->scales, err, "and its biases must have one dtype: F32, F16 or BF16");
+    if (cols % quant.group_size != 0)
+        return pm_fail(err, PM_ERR_FORMAT, "%s: tensor %s has %d columns, not a multiple of the group size %d",
+                       pm_checkpoint_file(loader->checkpoint, t), t->name, cols, quant.group_size);
+    out->like.format = PM_FORMAT_AFFINE;
+    out->like.bits = quant.bits;
+    out->like.group = quant.group_size;
+    out->like.scale_type = out->scales->dtype == PM_F32   ? PM_SCALE_F32
+                           : out->scales->dtype == PM_F16 ? PM_SCALE_F16
+                                                          : PM_SCALE_BF16;
+    return PM_OK;
+}
+
+/* Checks the parts against [rows, cols], or [experts, rows, cols] when experts > 0. */
+static int check_matrix(const pm_loader *loader, const matrix *m, int experts, int rows, pm_error *err)
+{
+    bool stack = experts > 0, packed = m->like.format == PM_FORMAT_AFFINE;
+    int64_t words = packed ? (int64_t)m->like.in * m->like.bits / 32 : m->like.in;
+    int64_t shape[3] = {experts, rows, words};
+    if (packed && m->weight->rank > 0 && m->weight->shape[m->weight->rank - 1] != words)
+        return pm_fail(err, PM_ERR_FORMAT, "%s: tensor %s has %lld words per row, but %d columns of %d bits need %lld",
+                       pm_checkpoint_file(loader->checkpoint, m->weight), m->weight->name,
+                       (long long)m->weight->shape[m->weight->rank - 1], m->like.in, m->like.bits, (long long)words);
+    int status = check_shape(loader, m->weight, stack ? 3 : 2, shape + !stack, err);
+    if (status != PM_OK || !packed)
+        return status;
+    shape[2] = m->like.in / m->like.group;
+    status = check_shape(loader, m->scales, stack ? 3 : 2, shape + !stack, err);
+    return status ? status : check_shape(loader, m->biases, stack ? 3 : 2, shape + !stack, err);
+}
+
+/* Rows first_row .. first_row + out of the parts as a weight, ready to run. */
+static int make_weight(pm_loader *loader, const matrix *m, int64_t first_row, int out, pm_weight *w, pm_error *err)
+{
+    pm_error inner;
+    *w = m->like;
+    w->out = out;
+    w->data = (const char *)m->weight->data + (size_t)first_row * pm_weight_row_bytes(w);
+    if (m->scales) {
+        w->scales = (const char *)m->scales->data + (size_t)first_row * pm_weight_scale_bytes(w);
+        w->biases = (const char *)m->biases->data + (size_t)first_row * pm_weight_scale_bytes(w);
+    }
+    int status = loader->backend->ops->weight_prepare(loader->backend, w, &inner);
+    if (status != PM_OK)
+        return pm_fail(err, status, "%s: tensor %s: %s", pm_checkpoint_file(loader->checkpoint, m->weight),
+                       m->weight->name, inner.message);
+    return PM_OK;
+}
+
+static void count_matrix(pm_loader *loader, const pm_weight *w, int64_t copies, int64_t active)
+{
+    int64_t n = (int64_t)w->out * w->in;
+    loader->parameters += n * copies;
+    loader->active += n * active;
+    loader->formats[w->format][w->bits][w->group >= 128 ? 2 : w->group >= 64] += (int)copies;
+}
+
+static int load_matrix(pm_loader *loader, const char *module, int rows, int cols, pm_weight *out, pm_error *err)
+{
+    matrix m;
+    int status = take_matrix(loader, module, cols, &m, err);
+    if (status == PM_OK)
+        status = check_matrix(loader, &m, 0, rows, err);
+    if (status == PM_OK)
+        status = make_weight(loader, &m, 0, rows, out, err);
+    if (status == PM_OK)
+        count_matrix(loader, out, 1, 1);
+    return status;
+}
+
+/* The module with its tail replaced, when it has that tail. */
+static bool replace_tail(const char *module, const char *tail, const char *with, char *out)
+{
+    if (!has_suffix(module, tail))
+        return false;
+    snprintf(out, NAME_MAX_LEN, "%.*s%s", (int)(strlen(module) - strlen(tail)), module, with);
+    return true;
+}
+
+static bool has_module(const pm_loader *loader, const char *module)
+{
+    char name[NAME_MAX_LEN + 8];
+    snprintf(name, sizeof(name), "%s.weight", module);
+    return pm_loader_peek(loader, name) || pm_loader_peek(loader, module);
+}
+
+/* All experts of a module: from a stack, from part of a fused stack, or one tensor each. */
+static int load_experts(pm_loader *loader, const char *module, int rows, int cols, pm_weight **out, pm_error *err)
+{
+    int n = loader->layout->experts, status = PM_OK;
+    char stored[NAME_MAX_LEN];
+    matrix m;
+    pm_weight *w = pm_arena_alloc(loader->arena, (size_t)n, sizeof(*w));
+    if (!w)
+        return pm_fail_memory(err);
+    const pm_stack *stack = loader->layout->stacks;
+    while (stack->name && !(replace_tail(module, stack->name, stack->stored, stored) && has_module(loader, stored)))
+        stack++;
+    if (stack->name) {
+        status = take_matrix(loader, stored, cols, &m, err);
+        if (status == PM_OK)
+            status = check_matrix(loader, &m, n, rows * stack->parts, err);
+        for (int e = 0; status == PM_OK && e < n; e++)
+            status = make_weight(loader, &m, ((int64_t)e * stack->parts + stack->part) * rows, rows, &w[e], err);
+    } else {
+        const char *last = strrchr(module, '.');
+        for (int e = 0; status == PM_OK && e < n; e++) {
+            snprintf(stored, sizeof(stored), "%.*s.%d%s", (int)(last - module), module, e, last);
+            status = take_matrix(loader, stored, cols, &m, err);
+            if (status == PM_OK)
+                status = check_matrix(loader, &m, 0, rows, err);
+            if (status == PM_OK)
+                status = make_weight(loader, &m, 0, rows, &w[e], err);
+        }
+    }
+    if (status == PM_OK) {
+        count_matrix(loader, &w[0], n, loader->layout->top_k);
+        *out = w;
+    }
+    return status;
+}
+
+/* ---- tables ---- */
+
+static int load_one(pm_loader *loader, const pm_expect *e, const char *module, void *field, pm_error *err)
+{
+    int rows = loader->layout->dims[e->rows], cols = loader->layout->dims[e->cols];
+    const pm_stored *t;
+    switch (e->kind) {
+    case PM_EXPECT_MATRIX: return load_matrix(loader, module, rows, cols, field, err);
+    case PM_EXPECT_EXPERTS: return load_experts(loader, module, rows, cols, field, err);
+    case PM_EXPECT_VECTOR:
+    case PM_EXPECT_CONV: break;
+    }
+    t = take(loader, module, "");
+    if (!t)
+        return fail_absent(loader, module, err);
+    if (e->kind == PM_EXPECT_VECTOR)
+        return load_vector(loader, t, cols, e->flags & PM_EXPECT_CENTRED, field, err);
+    return load_conv(loader, t, rows, cols, field, err);
+}
+
+int pm_load(pm_loader *loader, const pm_expect *table, size_t n, int layer, unsigned kind, void *into, pm_error *err)
+{
+    char module[NAME_MAX_LEN];
+    for (size_t i = 0; i < n; i++) {
+        const pm_expect *e = &table[i];
+        if (e->when && !(e->when & kind))
+            continue;
+        if (layer < 0)
+            snprintf(module, sizeof(module), "%s", e->name);
+        else
+            snprintf(module, sizeof(module), "model.layers.%d.%s", layer, e->name);
+        if ((e->flags & PM_EXPECT_OPTIONAL) && !has_module(loader, module))
+            continue;
+        int status = load_one(loader, e, module, (char *)into + e->field, err);
+        if (status != PM_OK)
+            return status;
+    }
+    return PM_OK;
+}
+
+void pm_loader_formats(const pm_loader *loader, char *out, size_t size)
+{
+    static const char *const names[PM_FORMATS] = {"f32", "f16", "bf16", "affine"};
+    size_t used = 0;
+    *out = 0;
+    for (int f = 0; f < PM_FORMATS; f++)
+        for (int b = 0; b < 9; b++)
+            for (int g = 0; g < 3; g++) {
+                int n = loader->formats[f][b][g];
+                if (!n || used >= size)
+                    continue;
+                used += (size_t)snprintf(out + used, size - used, "%s%s", used ? ", " : "", names[f]);
+                if (f == PM_FORMAT_AFFINE && used < size)
+                    used += (size_t)snprintf(out + used, size - used, " %d-bit group %d", b, 32 << g);
+                if (used < size)
+                    used += (size_t)snprintf(out + used, size - used, " (%d matrices)", n);
+            }
+}

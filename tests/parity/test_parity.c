@@ -1,0 +1,161 @@
+/* Logits and greedy ids of every checkpoint that this build runs against the oracles beside it, with both cache types.
+ */
+#include "oracle.h"
+#include "polymath.h"
+
+#include <math.h>
+
+typedef struct subject {
+    const char *dir; /* in MODELS_DIR; NULL: the bundled model */
+    const char *oracle;
+    bool exact; /* same weights and f32 arithmetic: logits are compared; otherwise distributions */
+} subject;
+
+static const subject subjects[] = {
+    {NULL, "oracle_mlx.safetensors", false},
+    {"qwen3_5_moe-4bit", "oracle_mlx.safetensors", false},
+    {"qwen3_5_moe-bf16", "oracle.safetensors", true},
+};
+
+static const char *const prompts[] = {"short", "mid", "long"};
+
+/* KL(reference || ours) of two rows of logits, in double. */
+static double divergence(const float *reference, const float *ours, int n)
+{
+    double peak[2] = {reference[0], ours[0]}, sum[2] = {0}, kl = 0;
+    for (int i = 1; i < n; i++) {
+        peak[0] = fmax(peak[0], reference[i]);
+        peak[1] = fmax(peak[1], ours[i]);
+    }
+    for (int i = 0; i < n; i++) {
+        sum[0] += exp(reference[i] - peak[0]);
+        sum[1] += exp(ours[i] - peak[1]);
+    }
+    for (int i = 0; i < n; i++) {
+        double p = reference[i] - peak[0] - log(sum[0]), q = ours[i] - peak[1] - log(sum[1]);
+        kl += exp(p) * (p - q);
+    }
+    return kl;
+}
+
+static pm_token argmax(const float *logits, int n)
+{
+    int best = 0;
+    for (int i = 1; i < n; i++)
+        if (logits[i] > logits[best])
+            best = i;
+    return best;
+}
+
+typedef struct measure {
+    double max_diff, max_kl, sum_kl;
+    int rows;
+} measure;
+
+/* Runs the prompt in one call and compares the rows that the oracle keeps, which are the last ones. */
+static void compare_logits(pm_engine *engine, pm_session *session, const pm_checkpoint *oracle, const char *prompt,
+                           measure *m)
+{
+    int64_t ids_shape[2], shape[2];
+    pm_error err = {0};
+    pm_token *ids = oracle_read(oracle, prompt, "input_ids", PM_I32, ids_shape);
+    float *want = oracle_read(oracle, prompt, "logits", PM_F32, shape);
+    int n = (int)ids_shape[0], rows = (int)shape[0], vocab = (int)shape[1];
+    float *have = malloc((size_t)n * (size_t)vocab * sizeof(*have));
+    assert_non_null(have);
+    pm_work work = {session, ids, (size_t)n, have};
+    if (pm_step(engine, &work, 1, &err) != PM_OK)
+        fail_msg("prompt %s: %s", prompt, err.message);
+    for (int r = 0; r < rows; r++) {
+        const float *a = want + (size_t)r * (size_t)vocab, *b = have + (size_t)(n - rows + r) * (size_t)vocab;
+        for (int i = 0; i < vocab; i++)
+            m->max_diff = fmax(m->max_diff, fabs((double)a[i] - b[i]));
+        double kl = divergence(a, b, vocab);
+        m->max_kl = fmax(m->max_kl, kl);
+        m->sum_kl += kl;
+        m->rows++;
+    }
+    free(ids);
+    free(want);
+    free(have);
+}
+
+/* Greedy ids from the session's end, equal up to the first step whose margin is not clear. */
+static void compare_greedy(pm_engine *engine, pm_session *session, const pm_checkpoint *oracle, const char *prompt,
+                           double clear)
+{
+    int64_t shape[2];
+    pm_error err = {0};
+    pm_token *want = oracle_read(oracle, prompt, "greedy_ids", PM_I32, shape);
+    float *margins = oracle_read(oracle, prompt, "greedy_margins", PM_F32, shape);
+    pm_info info;
+    pm_engine_info(engine, &info);
+    for (int i = 0; i < (int)shape[0] && margins[i] > clear; i++) {
+        pm_token id = argmax(pm_session_logits(session), info.vocab);
+        if (id != want[i])
+            fail_msg("prompt %s: greedy id %d is %d, the oracle has %d with a margin of %g", prompt, i, id, want[i],
+                     margins[i]);
+        if (pm_step(engine, &(pm_work){session, &id, 1, NULL}, 1, &err) != PM_OK)
+            fail_msg("prompt %s: %s", prompt, err.message);
+    }
+    free(want);
+    free(margins);
+}
+
+static void run_subject(const subject *s, pm_kv_type kv_type)
+{
+    char dir[4096];
+    pm_engine *engine;
+    pm_error err = {0};
+    measure m = {0};
+    if (s->dir)
+        snprintf(dir, sizeof(dir), "%s/%s", MODELS_DIR, s->dir);
+    else
+        snprintf(dir, sizeof(dir), "%s/models/default", SOURCE_DIR);
+    bool f32 = kv_type == PM_KV_F32;
+    if (pm_engine_open(&engine, dir, &(pm_engine_options){.kv_type = kv_type}, &err) != PM_OK)
+        fail_msg("%s", err.message);
+    pm_checkpoint *oracle = oracle_open(dir, s->oracle);
+    for (size_t p = 0; p < PM_COUNT(prompts); p++) {
+        pm_session *session;
+        if (pm_session_new(&session, engine, &err) != PM_OK)
+            fail_msg("%s", err.message);
+        compare_logits(engine, session, oracle, prompts[p], &m);
+        compare_greedy(engine, session, oracle, prompts[p], f32 ? 1e-2 : 0.1);
+        pm_session_free(session);
+    }
+    pm_checkpoint_close(oracle);
+    pm_engine_close(engine);
+    printf("%-20s %-24s kv %s: %d rows, largest logit difference %.2e, KL mean %.2e max %.2e\n",
+           s->dir ? s->dir : "bundled", s->oracle, f32 ? "f32" : "f16", m.rows, m.max_diff, m.sum_kl / m.rows,
+           m.max_kl);
+    if (f32 && s->exact && !(m.max_diff <= 2e-3))
+        fail_msg("logits differ by %g, more than 2e-3", m.max_diff);
+    if (f32 && !s->exact && !(m.max_kl <= 1e-5))
+        fail_msg("KL %g, more than 1e-5", m.max_kl);
+    if (!f32 && !(m.sum_kl / m.rows <= 1e-4))
+        fail_msg("mean KL %g, more than 1e-4", m.sum_kl / m.rows);
+}
+
+static void test_f32_cache(void **state)
+{
+    run_subject(*state, PM_KV_F32);
+}
+
+static void test_default_cache(void **state)
+{
+    run_subject(*state, PM_KV_F16);
+}
+
+int main(void)
+{
+    struct CMUnitTest tests[2 * PM_COUNT(subjects)];
+    size_t n = 0;
+    for (size_t i = 0; i < PM_COUNT(subjects); i++) {
+        if (subjects[i].dir && !*MODELS_DIR)
+            continue; /* only with MODELS=DIR */
+        tests[n++] = (struct CMUnitTest){"f32 cache", test_f32_cache, NULL, NULL, (void *)&subjects[i]};
+        tests[n++] = (struct CMUnitTest){"default cache", test_default_cache, NULL, NULL, (void *)&subjects[i]};
+    }
+    return _cmocka_run_group_tests("parity", tests, n, NULL, NULL);
+}
