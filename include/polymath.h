@@ -137,6 +137,10 @@ PM_API void pm_prompt_free(pm_prompt *prompt);
 PM_API int pm_decode(const pm_engine *engine, const pm_token *ids, size_t n, bool special, char **text, size_t *len,
                      pm_error *err);
 
+/* True when text[0..len) is well-formed UTF-8 (no surrogates, no overlong forms). *bad, if not NULL, receives the
+ * offset of the first byte that is not. */
+PM_API bool pm_utf8_valid(const char *text, size_t len, size_t *bad);
+
 PM_API void pm_free(void *memory);
 
 /* ---- sessions ---- */

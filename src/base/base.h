@@ -54,10 +54,6 @@ void pm_map_free(pm_map *map);
 int pm_read_file(const char *path, size_t max, pm_buf *out, pm_error *err);
 bool pm_is_file(const char *path);
 
-/* True when s[0..len) is well-formed UTF-8 (no surrogates, no overlong forms). *bad, if not NULL, receives the offset
- * of the first byte that is not. */
-bool pm_utf8_valid(const char *s, size_t len, size_t *bad);
-
 double pm_now(void); /* monotonic seconds */
 
 #endif
