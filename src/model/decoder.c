@@ -1,0 +1,250 @@
+/* Loading of pre-norm decoders. */
+#include "model/decoder.h"
+
+#include <stdio.h>
+
+#define TOP(member) offsetof(pm_decoder, member)
+#define IN(member)  offsetof(pm_decoder_layer, member)
+
+static const pm_expect top_table[] = {
+    {"model.embed_tokens", PM_EXPECT_MATRIX, PM_D_VOCAB, PM_D_HIDDEN, TOP(embed_tokens), 0, 0},
+    {"model.norm.weight", PM_EXPECT_VECTOR, PM_D_ONE, PM_D_HIDDEN, TOP(norm), 0, PM_EXPECT_CENTRED},
+    {"lm_head", PM_EXPECT_MATRIX, PM_D_VOCAB, PM_D_HIDDEN, TOP(lm_head), 0, PM_EXPECT_OPTIONAL},
+};
+
+/* clang-format off */
+static const pm_expect layer_table[] = {
+    {"input_layernorm.weight", PM_EXPECT_VECTOR, PM_D_ONE, PM_D_HIDDEN, IN(input_layernorm), 0, PM_EXPECT_CENTRED},
+    {"post_attention_layernorm.weight", PM_EXPECT_VECTOR, PM_D_ONE, PM_D_HIDDEN, IN(post_attention_layernorm), 0, PM_EXPECT_CENTRED},
+
+    {"self_attn.q_proj", PM_EXPECT_MATRIX, PM_D_Q_PROJ, PM_D_HIDDEN, IN(self_attn.q_proj), PM_ATTENTION, 0},
+    {"self_attn.k_proj", PM_EXPECT_MATRIX, PM_D_KV, PM_D_HIDDEN, IN(self_attn.k_proj), PM_ATTENTION, 0},
+    {"self_attn.v_proj", PM_EXPECT_MATRIX, PM_D_KV, PM_D_HIDDEN, IN(self_attn.v_proj), PM_ATTENTION, 0},
+    {"self_attn.o_proj", PM_EXPECT_MATRIX, PM_D_HIDDEN, PM_D_QUERY, IN(self_attn.o_proj), PM_ATTENTION, 0},
+    {"self_attn.q_norm.weight", PM_EXPECT_VECTOR, PM_D_ONE, PM_D_HEAD, IN(self_attn.q_norm), PM_HEAD_NORMS, PM_EXPECT_CENTRED},
+    {"self_attn.k_norm.weight", PM_EXPECT_VECTOR, PM_D_ONE, PM_D_HEAD, IN(self_attn.k_norm), PM_HEAD_NORMS, PM_EXPECT_CENTRED},
+
+    {"linear_attn.in_proj_qkv", PM_EXPECT_MATRIX, PM_D_CHANNELS, PM_D_HIDDEN, IN(linear_attn.in_proj_qkv), PM_DELTA, 0},
+    {"linear_attn.in_proj_z", PM_EXPECT_MATRIX, PM_D_VALUE, PM_D_HIDDEN, IN(linear_attn.in_proj_z), PM_DELTA, 0},
+    {"linear_attn.in_proj_a", PM_EXPECT_MATRIX, PM_D_VALUE_HEADS, PM_D_HIDDEN, IN(linear_attn.in_proj_a), PM_DELTA, 0},
+    {"linear_attn.in_proj_b", PM_EXPECT_MATRIX, PM_D_VALUE_HEADS, PM_D_HIDDEN, IN(linear_attn.in_proj_b), PM_DELTA, 0},
+    {"linear_attn.conv1d.weight", PM_EXPECT_CONV, PM_D_CHANNELS, PM_D_KERNEL, IN(linear_attn.conv1d), PM_DELTA, 0},
+    {"linear_attn.A_log", PM_EXPECT_VECTOR, PM_D_ONE, PM_D_VALUE_HEADS, IN(linear_attn.A_log), PM_DELTA, 0},
+    {"linear_attn.dt_bias", PM_EXPECT_VECTOR, PM_D_ONE, PM_D_VALUE_HEADS, IN(linear_attn.dt_bias), PM_DELTA, 0},
+    {"linear_attn.norm.weight", PM_EXPECT_VECTOR, PM_D_ONE, PM_D_VALUE_DIM, IN(linear_attn.norm), PM_DELTA, 0},
+    {"linear_attn.out_proj", PM_EXPECT_MATRIX, PM_D_HIDDEN, PM_D_VALUE, IN(linear_attn.out_proj), PM_DELTA, 0},
+
+    {"mlp.gate", PM_EXPECT_MATRIX, PM_D_EXPERTS, PM_D_HIDDEN, IN(mlp.router), PM_MOE, 0},
+    {"mlp.experts.gate_proj", PM_EXPECT_EXPERTS, PM_D_MOE, PM_D_HIDDEN, IN(mlp.gate_proj), PM_MOE, 0},
+    {"mlp.experts.up_proj", PM_EXPECT_EXPERTS, PM_D_MOE, PM_D_HIDDEN, IN(mlp.up_proj), PM_MOE, 0},
+    {"mlp.experts.down_proj", PM_EXPECT_EXPERTS, PM_D_HIDDEN, PM_D_MOE, IN(mlp.down_proj), PM_MOE, 0},
+    {"mlp.shared_expert.gate_proj", PM_EXPECT_MATRIX, PM_D_SHARED, PM_D_HIDDEN, IN(mlp.shared_gate_proj), PM_SHARED_EXPERT, 0},
+    {"mlp.shared_expert.up_proj", PM_EXPECT_MATRIX, PM_D_SHARED, PM_D_HIDDEN, IN(mlp.shared_up_proj), PM_SHARED_EXPERT, 0},
+    {"mlp.shared_expert.down_proj", PM_EXPECT_MATRIX, PM_D_HIDDEN, PM_D_SHARED, IN(mlp.shared_down_proj), PM_SHARED_EXPERT, 0},
+    {"mlp.shared_expert_gate", PM_EXPECT_MATRIX, PM_D_ONE, PM_D_HIDDEN, IN(mlp.shared_expert_gate), PM_SHARED_EXPERT, 0},
+};
+/* clang-format on */
+
+/* ---- config ---- */
+
+typedef struct int_field {
+    const char *field;
+    size_t out; /* offset of an int in pm_decoder */
+    int max;
+    unsigned when; /* kinds that need it; 0: all */
+} int_field;
+
+#define DIM(i) (offsetof(pm_decoder, dims) + (i) * sizeof(int))
+
+enum { MAX_WIDTH = 1 << 20 };
+
+static const int_field int_fields[] = {
+    {"vocab_size", DIM(PM_D_VOCAB), 1 << 24, 0},
+    {"hidden_size", DIM(PM_D_HIDDEN), MAX_WIDTH, 0},
+    {"head_dim", DIM(PM_D_HEAD), 1 << 12, PM_ATTENTION},
+    {"num_attention_heads", TOP(heads), 1 << 12, PM_ATTENTION},
+    {"num_key_value_heads", TOP(kv_heads), 1 << 12, PM_ATTENTION},
+    {"linear_conv_kernel_dim", DIM(PM_D_KERNEL), 64, PM_DELTA},
+    {"linear_num_key_heads", TOP(key_heads), 1 << 10, PM_DELTA},
+    {"linear_key_head_dim", TOP(key_dim), 1 << 10, PM_DELTA},
+    {"linear_num_value_heads", DIM(PM_D_VALUE_HEADS), 1 << 10, PM_DELTA},
+    {"linear_value_head_dim", DIM(PM_D_VALUE_DIM), 1 << 10, PM_DELTA},
+    {"num_experts", DIM(PM_D_EXPERTS), 1 << 16, PM_MOE},
+    {"num_experts_per_tok", TOP(top_k), 1 << 16, PM_MOE},
+    {"moe_intermediate_size", DIM(PM_D_MOE), MAX_WIDTH, PM_MOE},
+    {"shared_expert_intermediate_size", DIM(PM_D_SHARED), MAX_WIDTH, PM_SHARED_EXPERT},
+};
+
+/* Relations between fields that the parts rely on. */
+static int check_config(const pm_model *model, const pm_decoder *d, pm_error *err)
+{
+    const char *path = model->config->path;
+    if ((d->kinds & PM_ATTENTION) && d->heads % d->kv_heads)
+        return pm_fail(err, PM_ERR_FORMAT, "%s: num_attention_heads %d is not a multiple of num_key_value_heads %d",
+                       path, d->heads, d->kv_heads);
+    if ((d->kinds & PM_DELTA) && d->dims[PM_D_VALUE_HEADS] % d->key_heads)
+        return pm_fail(err, PM_ERR_FORMAT, "%s: linear_num_value_heads %d is not a multiple of linear_num_key_heads %d",
+                       path, d->dims[PM_D_VALUE_HEADS], d->key_heads);
+    if ((d->kinds & PM_DELTA) && d->dims[PM_D_KERNEL] < 2)
+        return pm_fail(err, PM_ERR_UNSUPPORTED, "%s: linear_conv_kernel_dim = 1 is not supported", path);
+    if ((d->kinds & PM_MOE) && d->top_k > d->dims[PM_D_EXPERTS])
+        return pm_fail(err, PM_ERR_FORMAT, "%s: num_experts_per_tok %d is more than num_experts %d", path, d->top_k,
+                       d->dims[PM_D_EXPERTS]);
+    return PM_OK;
+}
+
+/* num_hidden_layers, and the kind of each layer. */
+static int read_layers(pm_model *model, pm_decoder *d, pm_error *err)
+{
+    int status = pm_config_int(model->config, "num_hidden_layers", 1, 1 << 12, &model->layers, err);
+    if (status != PM_OK)
+        return status;
+    d->layers = pm_arena_alloc(&model->arena, (size_t)model->layers, sizeof(*d->layers));
+    if (!d->layers)
+        return pm_fail_memory(err);
+    for (int i = 0; i < model->layers; i++) {
+        status = d->spec->kind(model, i, &d->layers[i].kind, err);
+        if (status != PM_OK)
+            return status;
+        d->kinds |= d->layers[i].kind;
+    }
+    return PM_OK;
+}
+
+static int read_config(pm_model *model, pm_decoder *d, pm_error *err)
+{
+    const pm_config *config = model->config;
+    int status = read_layers(model, d, err);
+    for (size_t i = 0; status == PM_OK && i < PM_COUNT(int_fields); i++) {
+        const int_field *f = &int_fields[i];
+        if (!f->when || (f->when & d->kinds))
+            status = pm_config_int(config, f->field, 1, f->max, (int *)((char *)d + f->out), err);
+    }
+    if (status == PM_OK)
+        status = pm_config_int(config, "max_position_embeddings", 1, 1 << 24, &model->context, err);
+    if (status == PM_OK)
+        status = pm_config_float(config, "rms_norm_eps", 0.0, 1.0, &d->eps, err);
+    if (status == PM_OK)
+        status = pm_config_bool_or(config, "tie_word_embeddings", false, &d->tied, err);
+    if (status == PM_OK && (d->kinds & PM_ATTENTION))
+        status = pm_rope_read(config, d->dims[PM_D_HEAD], &model->arena, &d->rope, err);
+    if (status == PM_OK)
+        status = check_config(model, d, err);
+    if (status != PM_OK)
+        return status;
+    d->dims[PM_D_ONE] = 1;
+    d->dims[PM_D_QUERY] = d->heads * d->dims[PM_D_HEAD];
+    d->dims[PM_D_Q_PROJ] = d->dims[PM_D_QUERY] * (d->spec->gated_attention ? 2 : 1);
+    d->dims[PM_D_KV] = d->kv_heads * d->dims[PM_D_HEAD];
+    d->dims[PM_D_VALUE] = d->dims[PM_D_VALUE_HEADS] * d->dims[PM_D_VALUE_DIM];
+    d->dims[PM_D_CHANNELS] = 2 * d->key_heads * d->key_dim + d->dims[PM_D_VALUE];
+    model->vocab = d->dims[PM_D_VOCAB];
+    return PM_OK;
+}
+
+/* One rows slot per attention layer, two states per delta net. */
+static int plan_cache(pm_model *model, pm_decoder *d, pm_error *err)
+{
+    pm_rows_spec *rows = pm_arena_alloc(&model->arena, (size_t)model->layers, sizeof(*rows));
+    pm_state_spec *states = pm_arena_alloc(&model->arena, 2 * (size_t)model->layers, sizeof(*states));
+    if (!rows || !states)
+        return pm_fail_memory(err);
+    pm_cache_spec *cache = &model->cache;
+    *cache = (pm_cache_spec){.rows = rows, .states = states};
+    for (int i = 0; i < model->layers; i++) {
+        pm_decoder_layer *l = &d->layers[i];
+        if (l->kind & PM_ATTENTION) {
+            l->rows = cache->n_rows++;
+            rows[l->rows] = (pm_rows_spec){.ratio = 1, .planes = 2 * d->kv_heads, .width = d->dims[PM_D_HEAD]};
+        }
+        if (l->kind & PM_DELTA) {
+            l->states = cache->n_states;
+            cache->n_states += 2;
+            states[l->states].count = (int64_t)(d->dims[PM_D_KERNEL] - 1) * d->dims[PM_D_CHANNELS];
+            states[l->states + 1].count = (int64_t)d->dims[PM_D_VALUE_HEADS] * d->key_dim * d->dims[PM_D_VALUE_DIM];
+        }
+    }
+    return PM_OK;
+}
+
+/* ---- weights ---- */
+
+/* PyTorch's layout of the convolution marks norms stored as w - 1; a model without one is taken as it was published. */
+static bool norms_are_centred(const pm_model *model, const pm_decoder *d)
+{
+    char name[64];
+    for (int i = 0; d->spec->centred_norms && i < model->layers; i++) {
+        snprintf(name, sizeof(name), "model.layers.%d.linear_attn.conv1d.weight", i);
+        const pm_stored *conv = pm_loader_peek(&model->loader, name);
+        if (conv)
+            return !(conv->rank == 3 && conv->shape[1] == d->dims[PM_D_KERNEL] && conv->shape[2] == 1);
+    }
+    return d->spec->centred_norms;
+}
+
+static int load_weights(pm_model *model, pm_decoder *d, pm_error *err)
+{
+    pm_loader *loader = &model->loader;
+    d->layout = (pm_layout){d->spec->renames, d->spec->stacks, d->dims, d->dims[PM_D_EXPERTS], d->top_k};
+    int status = pm_loader_open(loader, &d->layout, err);
+    if (status != PM_OK)
+        return status;
+    loader->centred = norms_are_centred(model, d);
+    status = pm_load(loader, top_table, PM_COUNT(top_table), -1, 0, d, err);
+    for (int i = 0; status == PM_OK && i < model->layers; i++) {
+        status = pm_load(loader, layer_table, PM_COUNT(layer_table), i, d->layers[i].kind, &d->layers[i], err);
+        if (model->progress)
+            model->progress(model->user, (double)(i + 1) / model->layers);
+    }
+    if (status != PM_OK)
+        return status;
+    if (!d->lm_head.data && !d->tied)
+        return pm_fail(err, PM_ERR_FORMAT, "%s: tensor lm_head.weight is missing, and tie_word_embeddings is not true",
+                       model->config->path);
+    if (!d->lm_head.data)
+        d->lm_head = d->embed_tokens;
+    else
+        loader->active -=
+            (int64_t)(d->dims[PM_D_VOCAB] - 1) * d->dims[PM_D_HIDDEN]; /* of the embedding one row is read */
+    return pm_loader_finish(loader, err);
+}
+
+static int make_activations(pm_model *model, pm_decoder *d, int step_tokens, pm_error *err)
+{
+    const struct {
+        pm_tensor **tensor;
+        int width;
+        unsigned when;
+    } list[] = {
+        {&d->x, PM_D_HIDDEN, 0},
+        {&d->q, PM_D_Q_PROJ, PM_ATTENTION},
+        {&d->k, PM_D_KV, PM_ATTENTION},
+        {&d->v, PM_D_KV, PM_ATTENTION},
+        {&d->attended, PM_D_QUERY, PM_ATTENTION},
+        {&d->qkv, PM_D_CHANNELS, PM_DELTA},
+        {&d->z, PM_D_VALUE, PM_DELTA},
+        {&d->a, PM_D_VALUE_HEADS, PM_DELTA},
+        {&d->b, PM_D_VALUE_HEADS, PM_DELTA},
+        {&d->mixed, PM_D_VALUE, PM_DELTA},
+    };
+    int status = PM_OK;
+    for (size_t i = 0; status == PM_OK && i < PM_COUNT(list); i++)
+        if (!list[i].when || (list[i].when & d->kinds))
+            status = pm_loader_tensor(&model->loader, step_tokens, d->dims[list[i].width], NULL, list[i].tensor, err);
+    return status;
+}
+
+int pm_decoder_load(pm_model *model, const pm_decoder_spec *spec, int step_tokens, pm_error *err)
+{
+    pm_decoder *d = pm_arena_alloc(&model->arena, 1, sizeof(*d));
+    if (!d)
+        return pm_fail_memory(err);
+    d->spec = spec;
+    model->impl = d;
+    int status = read_config(model, d, err);
+    if (status == PM_OK)
+        status = plan_cache(model, d, err);
+    if (status == PM_OK)
+        status = load_weights(model, d, err);
+    return status ? status : make_activations(model, d, step_tokens, err);
+}

@@ -1,0 +1,95 @@
+/* Pre-norm decoders, the skeleton that most families share:
+ *
+ *     x = embed(tokens)
+ *     for each layer: x += mixer(input_layernorm(x)); x += feed_forward(post_attention_layernorm(x))
+ *     logits = lm_head(norm(x))
+ *
+ * A family states its layers as a set of parts (a mixer and a feed-forward each), the rules for its names, and what the
+ * parts are told apart by; the shapes, the tensors and the step are here once. */
+#ifndef PM_DECODER_H
+#define PM_DECODER_H
+
+#include "model/family.h"
+
+/* Parts of a layer; a layer's kind is a set of them. */
+enum {
+    PM_ATTENTION = 1,  /* self_attn: grouped-query attention */
+    PM_HEAD_NORMS = 2, /* with RMS norms on query and key heads */
+    PM_DELTA = 4,      /* linear_attn: gated delta net, four separate projections */
+    PM_MOE = 8,        /* mlp: routed experts */
+    PM_SHARED_EXPERT = 16
+};
+
+/* Indices into dims, the shapes of all tensors. */
+enum {
+    PM_D_ONE,
+    PM_D_VOCAB,
+    PM_D_HIDDEN,
+    PM_D_HEAD,
+    PM_D_QUERY,    /* heads * head_dim */
+    PM_D_Q_PROJ,   /* that, twice when the query projection also makes a gate */
+    PM_D_KV,       /* kv_heads * head_dim */
+    PM_D_CHANNELS, /* of the delta net's convolution: queries, keys, values */
+    PM_D_KERNEL,
+    PM_D_VALUE, /* value_heads * value_dim */
+    PM_D_VALUE_HEADS,
+    PM_D_VALUE_DIM,
+    PM_D_EXPERTS,
+    PM_D_MOE,
+    PM_D_SHARED,
+    PM_DIMS
+};
+
+typedef struct pm_decoder_spec {
+    const pm_rename *renames;
+    const pm_stack *stacks;
+    bool gated_attention; /* q_proj makes a gate beside each query head */
+    bool centred_norms;   /* norms are stored as w - 1, unless the convolution has MLX's layout */
+    bool normalise_top_k;
+    /* The kind of layer i. */
+    int (*kind)(const pm_model *model, int i, unsigned *kind, pm_error *err);
+} pm_decoder_spec;
+
+/* load and step of a pm_family. */
+int pm_decoder_load(pm_model *model, const pm_decoder_spec *spec, int step_tokens, pm_error *err);
+int pm_decoder_step(pm_model *model, const pm_batch *batch, float *logits, pm_error *err);
+
+/* ---- private to decoder.c and decoder_step.c ---- */
+
+typedef struct pm_decoder_layer {
+    unsigned kind;
+    int rows;   /* cache slot of attention */
+    int states; /* cache slots of a delta net: convolution, delta */
+    pm_tensor *input_layernorm, *post_attention_layernorm;
+    struct {
+        pm_weight q_proj, k_proj, v_proj, o_proj;
+        pm_tensor *q_norm, *k_norm;
+    } self_attn;
+    struct {
+        pm_weight in_proj_qkv, in_proj_z, in_proj_a, in_proj_b, out_proj;
+        pm_tensor *conv1d, *A_log, *dt_bias, *norm;
+    } linear_attn;
+    struct {
+        pm_weight router, *gate_proj, *up_proj, *down_proj;
+        pm_weight shared_gate_proj, shared_up_proj, shared_down_proj, shared_expert_gate;
+    } mlp;
+} pm_decoder_layer;
+
+typedef struct pm_decoder {
+    const pm_decoder_spec *spec;
+    int dims[PM_DIMS];
+    int heads, kv_heads, key_heads, key_dim, top_k;
+    unsigned kinds; /* of all layers together */
+    bool tied;
+    float eps;
+    pm_rope rope;
+    pm_weight embed_tokens, lm_head;
+    pm_tensor *norm;
+    pm_decoder_layer *layers;
+    pm_layout layout;
+    /* Activations, [step_tokens, ...]: the residual stream; a layer's projections; what a mixer hands to its output
+     * projection. */
+    pm_tensor *x, *q, *k, *v, *attended, *qkv, *z, *a, *b, *mixed;
+} pm_decoder;
+
+#endif

@@ -1,0 +1,121 @@
+/* The step of pre-norm decoders. */
+#include "model/decoder.h"
+
+#include <math.h>
+
+/* x += o_proj(attention(q_proj, k_proj, v_proj of input_layernorm(x))) */
+static int attention(pm_model *model, const pm_batch *batch, const pm_decoder_layer *l, pm_error *err)
+{
+    pm_decoder *d = model->impl;
+    const pm_backend_ops *op = model->backend->ops;
+    pm_linear_args in = {
+        .x = d->x,
+        .norm = l->input_layernorm,
+        .eps = d->eps,
+        .n = 3,
+        .w = (const pm_weight *[]){&l->self_attn.q_proj, &l->self_attn.k_proj, &l->self_attn.v_proj},
+        .y = (pm_tensor *[]){d->q, d->k, d->v},
+    };
+    pm_attention_args attend = {
+        .q = d->q,
+        .k = d->k,
+        .v = d->v,
+        .q_norm = l->self_attn.q_norm,
+        .k_norm = l->self_attn.k_norm,
+        .rope = &d->rope,
+        .eps = d->eps,
+        .scale = 1.0f / sqrtf((float)d->dims[PM_D_HEAD]),
+        .heads = d->heads,
+        .kv_heads = d->kv_heads,
+        .head_dim = d->dims[PM_D_HEAD],
+        .gated = d->spec->gated_attention,
+        .rows = l->rows,
+        .layer = (int)(l - d->layers),
+        .out = d->attended,
+    };
+    pm_linear_args out = {
+        .x = d->attended, .n = 1, .w = (const pm_weight *[]){&l->self_attn.o_proj}, .y = &d->x, .residual = d->x};
+    int status = op->linear(model->backend, batch, &in, err);
+    if (status == PM_OK)
+        status = op->attention(model->backend, batch, &attend, err);
+    return status ? status : op->linear(model->backend, batch, &out, err);
+}
+
+/* x += out_proj(gated delta rule(in_proj_* of input_layernorm(x))) */
+static int delta_net(pm_model *model, const pm_batch *batch, const pm_decoder_layer *l, pm_error *err)
+{
+    pm_decoder *d = model->impl;
+    const pm_backend_ops *op = model->backend->ops;
+    pm_linear_args in = {
+        .x = d->x,
+        .norm = l->input_layernorm,
+        .eps = d->eps,
+        .n = 4,
+        .w = (const pm_weight *[]){&l->linear_attn.in_proj_qkv, &l->linear_attn.in_proj_z, &l->linear_attn.in_proj_a,
+                                   &l->linear_attn.in_proj_b},
+        .y = (pm_tensor *[]){d->qkv, d->z, d->a, d->b},
+    };
+    pm_gated_delta_args delta = {
+        .qkv = d->qkv,
+        .z = d->z,
+        .a = d->a,
+        .b = d->b,
+        .conv = l->linear_attn.conv1d,
+        .A_log = l->linear_attn.A_log,
+        .dt_bias = l->linear_attn.dt_bias,
+        .norm = l->linear_attn.norm,
+        .eps = d->eps,
+        .key_heads = d->key_heads,
+        .value_heads = d->dims[PM_D_VALUE_HEADS],
+        .key_dim = d->key_dim,
+        .value_dim = d->dims[PM_D_VALUE_DIM],
+        .kernel = d->dims[PM_D_KERNEL],
+        .conv_state = l->states,
+        .delta_state = l->states + 1,
+        .out = d->mixed,
+    };
+    pm_linear_args out = {
+        .x = d->mixed, .n = 1, .w = (const pm_weight *[]){&l->linear_attn.out_proj}, .y = &d->x, .residual = d->x};
+    int status = op->linear(model->backend, batch, &in, err);
+    if (status == PM_OK)
+        status = op->gated_delta(model->backend, batch, &delta, err);
+    return status ? status : op->linear(model->backend, batch, &out, err);
+}
+
+/* x += experts(post_attention_layernorm(x)) */
+static int mixture_of_experts(pm_model *model, const pm_batch *batch, const pm_decoder_layer *l, pm_error *err)
+{
+    pm_decoder *d = model->impl;
+    bool shared = l->kind & PM_SHARED_EXPERT;
+    pm_moe_args args = {
+        .x = d->x,
+        .norm = l->post_attention_layernorm,
+        .eps = d->eps,
+        .route = {PM_ROUTE_SOFTMAX, d->dims[PM_D_EXPERTS], d->top_k, d->spec->normalise_top_k, 1.0f},
+        .router = &l->mlp.router,
+        .gate = l->mlp.gate_proj,
+        .up = l->mlp.up_proj,
+        .down = l->mlp.down_proj,
+        .shared_gate_proj = shared ? &l->mlp.shared_gate_proj : NULL,
+        .shared_up_proj = shared ? &l->mlp.shared_up_proj : NULL,
+        .shared_down_proj = shared ? &l->mlp.shared_down_proj : NULL,
+        .shared_expert_gate = shared ? &l->mlp.shared_expert_gate : NULL,
+    };
+    return model->backend->ops->moe(model->backend, batch, &args, err);
+}
+
+int pm_decoder_step(pm_model *model, const pm_batch *batch, float *logits, pm_error *err)
+{
+    pm_decoder *d = model->impl;
+    const pm_backend_ops *op = model->backend->ops;
+    int status = op->embed(model->backend, batch, &(pm_embed_args){&d->embed_tokens, d->x}, err);
+    for (int i = 0; status == PM_OK && i < model->layers; i++) {
+        const pm_decoder_layer *l = &d->layers[i];
+        status = l->kind & PM_ATTENTION ? attention(model, batch, l, err) : delta_net(model, batch, l, err);
+        if (status == PM_OK)
+            status = mixture_of_experts(model, batch, l, err);
+    }
+    if (status != PM_OK || !batch->n_outputs)
+        return status;
+    return op->logits(model->backend, batch, &(pm_logits_args){d->x, d->norm, d->eps, &d->lm_head, logits}, err);
+}
