@@ -1,0 +1,70 @@
+/* What the tests of operations share: a random stream, comparisons that say where, the presence of AVX2. */
+#ifndef PM_TEST_OPS_H
+#define PM_TEST_OPS_H
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static inline uint32_t random_u32(uint64_t *state)
+{
+    *state = *state * 6364136223846793005u + 1442695040888963407u;
+    uint64_t x = *state ^ *state >> 29;
+    return (uint32_t)(x * 0x9e3779b97f4a7c15u >> 32);
+}
+
+/* Uniform in [-1, 1). */
+static inline float random_f32(uint64_t *state)
+{
+    return (float)(int32_t)random_u32(state) * 0x1p-31f;
+}
+
+static inline int random_int(uint64_t *state, int low, int high) /* both included */
+{
+    return low + (int)(random_u32(state) % (uint32_t)(high - low + 1));
+}
+
+static inline void *must_alloc(size_t bytes)
+{
+    void *memory = calloc(1, bytes ? bytes : 1);
+    assert_non_null(memory);
+    return memory;
+}
+
+static inline float *random_array(uint64_t *state, size_t n, float scale)
+{
+    float *x = must_alloc(n * sizeof *x);
+    for (size_t i = 0; i < n; i++)
+        x[i] = scale * random_f32(state);
+    return x;
+}
+
+/* Fails, naming the first element, unless the n floats are the same bits. */
+static inline void assert_same_bits(const char *what, const float *got, const float *want, size_t n)
+{
+    if (memcmp(got, want, n * sizeof *got) == 0)
+        return;
+    for (size_t i = 0; i < n; i++)
+        if (memcmp(got + i, want + i, sizeof *got) != 0)
+            fail_msg("%s: element %zu of %zu is %a, expected %a", what, i, n, (double)got[i], (double)want[i]);
+}
+
+/* Says so when AVX2 cannot be tested here. */
+static inline int have_avx2(void)
+{
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
+        return 1;
+#endif
+    print_message("this processor has no AVX2: only the scalar level is tested\n");
+    return 0;
+}
+
+#endif
