@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -125,12 +126,12 @@ static int read_header(shard *s, json_t **out, pm_error *err)
         goto done;
     }
     root = json_loadb(text, (size_t)len, JSON_REJECT_DUPLICATES, &json_err);
-    if (!root && json_error_code(&json_err) == json_error_out_of_memory)
-        status = pm_fail_memory(err);
-    else if (!root)
-        status = pm_fail(err, PM_ERR_FORMAT, "the header of %s is not valid: %s", s->path, json_err.text);
-    else
+    if (root)
         *out = root;
+    else
+        status = pm_json_no_memory(&json_err)
+                     ? pm_fail_memory(err)
+                     : pm_fail(err, PM_ERR_FORMAT, "the header of %s is not valid: %s", s->path, json_err.text);
 done:
     free(text);
     return status;
@@ -268,13 +269,10 @@ done:
 
 static char *join_path(pm_arena *arena, const char *dir, const char *name)
 {
-    size_t a = strlen(dir), b = strlen(name);
-    char *path = pm_arena_alloc(arena, a + b + 2, 1);
-    if (path) {
-        memcpy(path, dir, a);
-        path[a] = '/';
-        memcpy(path + a + 1, name, b);
-    }
+    size_t room = strlen(dir) + strlen(name) + 2;
+    char *path = pm_arena_alloc(arena, room, 1);
+    if (path)
+        snprintf(path, room, "%s/%s", dir, name);
     return path;
 }
 
@@ -428,53 +426,53 @@ done:
     return status;
 }
 
-void pm_checkpoint_close(pm_checkpoint *c)
+void pm_checkpoint_close(pm_checkpoint *checkpoint)
 {
-    if (!c)
+    if (!checkpoint)
         return;
-    for (size_t i = 0; i < c->n_shards; i++) {
-        shard *s = &c->shards[i];
+    for (size_t i = 0; i < checkpoint->n_shards; i++) {
+        shard *s = &checkpoint->shards[i];
         if (s->map != MAP_FAILED)
             munmap((void *)s->map, s->size);
         if (s->fd >= 0)
             close(s->fd);
     }
-    free(c->shards);
-    free(c->tensors);
-    pm_arena_free(&c->arena);
-    free(c);
+    free(checkpoint->shards);
+    free(checkpoint->tensors);
+    pm_arena_free(&checkpoint->arena);
+    free(checkpoint);
 }
 
-size_t pm_checkpoint_count(const pm_checkpoint *c)
+size_t pm_checkpoint_count(const pm_checkpoint *checkpoint)
 {
-    return c->n;
+    return checkpoint->n;
 }
 
-const pm_stored *pm_checkpoint_at(const pm_checkpoint *c, size_t i)
+const pm_stored *pm_checkpoint_at(const pm_checkpoint *checkpoint, size_t i)
 {
-    return &c->tensors[i];
+    return &checkpoint->tensors[i];
 }
 
-const pm_stored *pm_checkpoint_find(const pm_checkpoint *c, const char *name)
+const pm_stored *pm_checkpoint_find(const pm_checkpoint *checkpoint, const char *name)
 {
     pm_stored key = {.name = name};
-    return c->n ? bsearch(&key, c->tensors, c->n, sizeof(key), by_name) : NULL;
+    return checkpoint->n ? bsearch(&key, checkpoint->tensors, checkpoint->n, sizeof(key), by_name) : NULL;
 }
 
-const char *pm_checkpoint_file(const pm_checkpoint *c, const pm_stored *tensor)
+const char *pm_checkpoint_file(const pm_checkpoint *checkpoint, const pm_stored *tensor)
 {
-    return c->shards[tensor->file].path;
+    return checkpoint->shards[tensor->file].path;
 }
 
-uint64_t pm_checkpoint_bytes(const pm_checkpoint *c)
+uint64_t pm_checkpoint_bytes(const pm_checkpoint *checkpoint)
 {
-    return c->bytes;
+    return checkpoint->bytes;
 }
 
-int pm_checkpoint_check(const pm_checkpoint *c, pm_error *err)
+int pm_checkpoint_check(const pm_checkpoint *checkpoint, pm_error *err)
 {
-    for (size_t i = 0; i < c->n_shards; i++) {
-        const shard *s = &c->shards[i];
+    for (size_t i = 0; i < checkpoint->n_shards; i++) {
+        const shard *s = &checkpoint->shards[i];
         struct stat st;
         if (fstat(s->fd, &st) != 0)
             return pm_fail(err, PM_ERR_IO, "cannot examine %s: %s", s->path, strerror(errno));

@@ -1,6 +1,7 @@
 /* config.json: typed reads by field name. */
 #include "files/config.h"
 
+#include <float.h>
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
@@ -97,7 +98,7 @@ static int read_float(const pm_config *config, const char *field, const json_t *
     double real;
     if (!pm_json_number(value, &real))
         return fail_type(config, field, "a number", err);
-    bool fits = isinf(real) || fabs(real) <= (double)__FLT_MAX__;
+    bool fits = isinf(real) || fabs(real) <= (double)FLT_MAX;
     if (!fits || !(real >= min && real <= max))
         return pm_fail(err, PM_ERR_UNSUPPORTED, "%s: %s is %g, outside %g to %g", config->path, field, real, min, max);
     *out = (float)real;

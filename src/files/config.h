@@ -21,10 +21,14 @@ int pm_json_file(const char *path, size_t max, json_t **out, pm_error *err);
 /* The same for text that came from a caller; `what` names it in messages ("messages"). Any top-level value. */
 int pm_json_text(const char *what, const char *text, size_t len, json_t **out, pm_error *err);
 
+/* True when a json_load function failed for want of memory and not because of the text. */
+bool pm_json_no_memory(const json_error_t *json_err);
+
 int pm_config_open(pm_config **out, const char *dir, pm_error *err);
 void pm_config_close(pm_config *config);
 
-/* The field by dotted path, "rope_parameters.rope_theta"; NULL when absent or null. */
+/* The field by dotted path, "rope_parameters.rope_theta"; NULL when absent or null. What differs between the levels on
+ * purpose (model_type) is read from `root` itself. */
 const json_t *pm_config_get(const pm_config *config, const char *field);
 
 /* Typed reads with bounds. A required field that is absent, a wrong type, and a value outside [min, max] are errors
@@ -39,8 +43,9 @@ int pm_config_float_or(const pm_config *config, const char *field, double min, d
 int pm_config_bool_or(const pm_config *config, const char *field, bool absent, bool *out, pm_error *err);
 int pm_config_string(const pm_config *config, const char *field, const char **out, pm_error *err);
 
-/* A JSON number as double; also the strings "Infinity", "-Infinity", "NaN" that stand for bare ones. False otherwise.
- */
+/* A JSON number as double; also the strings "Infinity", "-Infinity", "NaN", which stand for bare ones, and
+ * transformers'
+ * {"__float__": "Infinity"}. False otherwise. */
 bool pm_json_number(const json_t *value, double *out);
 
 /* ---- quantisation ---- */
@@ -54,8 +59,9 @@ typedef struct pm_quant {
 
 /* What `quantization` (or `quantization_config`, when only that is there) says of a module, by the name in the file and
  * the name after renaming, either of which may have an override: an object with bits, group_size, mode, or false
- * (unquantised), or true (the global values). PM_MODE_NONE when the config has no quantisation. An unknown mode or an
- * impossible bits or group size is an error. */
+ * (unquantised), or true (the global values). An object stands alone: what it omits is its mode's default, and without
+ * a mode it is affine. PM_MODE_NONE when the config has no quantisation. An unknown mode, an impossible bits or group
+ * size and a quant_method (another library's layout) are errors. */
 int pm_config_quant(const pm_config *config, const char *stored_name, const char *name, pm_quant *out, pm_error *err);
 
 /* ---- the model's smaller files ---- */

@@ -58,27 +58,32 @@ static int quote_bare(const char *text, size_t len, pm_buf *out)
     return copied ? pm_buf_add(out, text + copied, len - copied) : PM_OK;
 }
 
+/* jansson fails without a word where an allocation of its own failed. */
+bool pm_json_no_memory(const json_error_t *json_err)
+{
+    return !*json_err->text;
+}
+
 /* Parses text; a fault in it is `code`, with `what` and the line in the message. jansson limits the depth, checks UTF-8
  * and refuses NUL characters. */
 static int parse(const char *what, const char *text, size_t len, pm_status code, json_t **out, pm_error *err)
 {
     pm_buf quoted = {0};
     json_error_t json_err;
-    json_t *root = NULL;
-    int status = quote_bare(text, len, &quoted);
-    if (status == PM_OK) {
-        root = json_loadb(quoted.data ? quoted.data : text, quoted.data ? quoted.len : len,
-                          JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &json_err);
-        if (!root)
-            status = json_error_code(&json_err) == json_error_out_of_memory ? PM_ERR_MEMORY : code;
-    }
-    pm_buf_free(&quoted);
-    if (status == PM_ERR_MEMORY)
+    if (quote_bare(text, len, &quoted) != PM_OK) {
+        pm_buf_free(&quoted);
         return pm_fail_memory(err);
-    if (status != PM_OK)
-        return pm_fail(err, code, "%s, line %d: %s", what, json_err.line, json_err.text);
-    *out = root;
-    return PM_OK;
+    }
+    json_t *root = json_loadb(quoted.data ? quoted.data : text, quoted.data ? quoted.len : len,
+                              JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &json_err);
+    pm_buf_free(&quoted);
+    if (root) {
+        *out = root;
+        return PM_OK;
+    }
+    if (pm_json_no_memory(&json_err))
+        return pm_fail_memory(err);
+    return pm_fail(err, code, "%s, line %d: %s", what, json_err.line, json_err.text);
 }
 
 int pm_json_file(const char *path, size_t max, json_t **out, pm_error *err)

@@ -586,8 +586,10 @@ static void test_models(void **state)
     if (!*MODELS_DIR)
         return;
     DIR *dir = opendir(MODELS_DIR);
-    if (!dir)
+    if (!dir) {
         fail_msg("cannot open %s", MODELS_DIR);
+        return;
+    }
     for (struct dirent *entry; (entry = readdir(dir));) {
         char path[4096], config[4200];
         snprintf(path, sizeof(path), "%s/%s", MODELS_DIR, entry->d_name);

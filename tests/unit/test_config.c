@@ -195,6 +195,41 @@ static void test_json_bare_numbers(void **state)
     assert_false(pm_json_number(NULL, &value));
 }
 
+static long allocations_left;
+
+static void *limited_malloc(size_t n)
+{
+    return allocations_left-- > 0 ? malloc(n) : NULL;
+}
+
+/* Parsing with the n-th allocation failing, for every n: an error each time, and usually the right one (jansson takes
+ * some for a bad token). */
+static void test_json_no_memory(void **state)
+{
+    (void)state;
+    static const char text[] =
+        "{\"a\":[1,2.5,\"\\u00e9\",{\"b\":null,\"c\":1,\"d\":2,\"e\":3,\"f\":4,\"g\":5,\"h\":6}]}";
+    json_malloc_t old_malloc;
+    json_free_t old_free;
+    json_t *root = NULL;
+    int status = PM_ERR_MEMORY, named = 0, n = 0;
+    json_get_alloc_funcs(&old_malloc, &old_free);
+    json_set_alloc_funcs(limited_malloc, free);
+    for (; status != PM_OK && n < 1000; n++) {
+        pm_error err = {0};
+        allocations_left = n;
+        status = pm_json_text("text", text, strlen(text), &root, &err);
+        named += status == PM_ERR_MEMORY;
+        if (status != PM_OK && (root || !*err.message))
+            break;
+    }
+    json_decref(root);
+    json_set_alloc_funcs(old_malloc, old_free);
+    assert_int_equal(status, PM_OK);
+    if (n < 20 || named < n / 2)
+        fail_msg("%d of %d failures named memory", named, n);
+}
+
 /* ---- config.json ---- */
 
 static void test_config_open(void **state)
@@ -655,8 +690,10 @@ static void check_model(const char *dir)
         snprintf(weight_name, sizeof(weight_name), "%.*s.weight", (int)stem, scales->name);
         const pm_stored *weight = pm_checkpoint_find(checkpoint, weight_name);
         pm_quant quant;
-        if (!weight)
+        if (!weight) {
             fail_msg("%s: no %s", dir, weight_name);
+            break;
+        }
         if (pm_config_quant(config, module, module, &quant, &err) != PM_OK)
             fail_msg("%s", err.message);
         int64_t in = scales->shape[scales->rank - 1] * quant.group_size;
@@ -678,8 +715,10 @@ static void test_models(void **state)
     if (!*MODELS_DIR)
         return;
     DIR *dir = opendir(MODELS_DIR);
-    if (!dir)
+    if (!dir) {
         fail_msg("cannot open %s", MODELS_DIR);
+        return;
+    }
     for (struct dirent *entry; (entry = readdir(dir));) {
         char path[4096], config[4200];
         snprintf(path, sizeof(path), "%s/%s", MODELS_DIR, entry->d_name);
@@ -693,21 +732,14 @@ static void test_models(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_json_bad_files),
-        cmocka_unit_test(test_json_limits),
-        cmocka_unit_test(test_json_text),
-        cmocka_unit_test(test_json_bare_numbers),
-        cmocka_unit_test(test_config_open),
-        cmocka_unit_test(test_config_lookup),
-        cmocka_unit_test(test_config_int),
-        cmocka_unit_test(test_config_float),
-        cmocka_unit_test(test_config_bool_and_string),
-        cmocka_unit_test(test_quant),
-        cmocka_unit_test(test_quant_bad),
-        cmocka_unit_test(test_stops),
-        cmocka_unit_test(test_stops_bad),
-        cmocka_unit_test(test_mutations),
-        cmocka_unit_test(test_models),
+        cmocka_unit_test(test_json_bad_files), cmocka_unit_test(test_json_limits),
+        cmocka_unit_test(test_json_text),      cmocka_unit_test(test_json_bare_numbers),
+        cmocka_unit_test(test_json_no_memory), cmocka_unit_test(test_config_open),
+        cmocka_unit_test(test_config_lookup),  cmocka_unit_test(test_config_int),
+        cmocka_unit_test(test_config_float),   cmocka_unit_test(test_config_bool_and_string),
+        cmocka_unit_test(test_quant),          cmocka_unit_test(test_quant_bad),
+        cmocka_unit_test(test_stops),          cmocka_unit_test(test_stops_bad),
+        cmocka_unit_test(test_mutations),      cmocka_unit_test(test_models),
     };
     return cmocka_run_group_tests(tests, make_directory, remove_directory);
 }
