@@ -13,7 +13,7 @@ int pm_read_file(const char *path, size_t max, pm_buf *out, pm_error *err)
     struct stat st;
     pm_buf buf = {0};
     int status = PM_OK;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0 || fstat(fd, &st) != 0) {
         status = pm_fail(err, PM_ERR_IO, "cannot open %s: %s", path, strerror(errno));
         goto done;

@@ -173,7 +173,7 @@ static int plan_cache(pm_model *model, pm_decoder *d, pm_error *err)
 static bool norms_are_centred(const pm_model *model, const pm_decoder *d)
 {
     char name[64];
-    for (int i = 0; d->spec->centred_norms && i < model->layers; i++) {
+    for (int i = 0; !model->loader.plan && d->spec->centred_norms && i < model->layers; i++) {
         snprintf(name, sizeof(name), "model.layers.%d.linear_attn.conv1d.weight", i);
         const pm_stored *conv = pm_loader_peek(&model->loader, name);
         if (conv)
@@ -196,7 +196,7 @@ static int load_weights(pm_model *model, pm_decoder *d, pm_error *err)
         if (model->progress)
             model->progress(model->user, (double)(i + 1) / model->layers);
     }
-    if (status != PM_OK)
+    if (status != PM_OK || loader->plan)
         return status;
     if (!d->lm_head.data && !d->tied)
         return pm_fail(err, PM_ERR_FORMAT, "%s: tensor lm_head.weight is missing, and tie_word_embeddings is not true",
@@ -246,5 +246,7 @@ int pm_decoder_load(pm_model *model, const pm_decoder_spec *spec, int step_token
         status = plan_cache(model, d, err);
     if (status == PM_OK)
         status = load_weights(model, d, err);
-    return status ? status : make_activations(model, d, step_tokens, err);
+    if (status == PM_OK && step_tokens)
+        status = make_activations(model, d, step_tokens, err);
+    return status;
 }

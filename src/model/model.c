@@ -31,6 +31,19 @@ int pm_model_open(pm_model **out, const pm_checkpoint *checkpoint, const pm_conf
     return PM_OK;
 }
 
+int pm_model_plan(const pm_config *config, pm_plan_fn *plan, void *user, pm_error *err)
+{
+    const char *model_type;
+    int status = pm_family_check(config, NULL, err);
+    if (status != PM_OK)
+        return status;
+    pm_model model = {.family = pm_family_find(config, &model_type), .config = config};
+    model.loader = (pm_loader){.config = config, .arena = &model.arena, .plan = plan, .plan_user = user};
+    status = model.family->load(&model, 0, err);
+    pm_arena_free(&model.arena);
+    return status;
+}
+
 void pm_model_close(pm_model *model)
 {
     if (!model)

@@ -26,6 +26,12 @@ void pm_model_info(const pm_model *model, pm_info *info);
  * unspecified. */
 int pm_model_step(pm_model *model, const pm_batch *batch, float *logits, pm_error *err);
 
+/* Hands every tensor that the config's family expects to `plan` (model/weights.h), in order of use; no checkpoint is
+ * needed. */
+struct pm_planned;
+int pm_model_plan(const pm_config *config, int (*plan)(void *user, const struct pm_planned *planned, pm_error *err),
+                  void *user, pm_error *err);
+
 /* ---- the support gate ---- */
 
 /* PM_OK when this build runs the config; otherwise PM_ERR_UNSUPPORTED or PM_ERR_FORMAT naming the family as the config

@@ -37,8 +37,10 @@ static char *canonical(pm_loader *loader, const char *stored, bool *dropped)
 
 int pm_loader_open(pm_loader *loader, const pm_layout *layout, pm_error *err)
 {
-    size_t count = pm_checkpoint_count(loader->checkpoint);
     loader->layout = layout;
+    if (loader->plan)
+        return PM_OK;
+    size_t count = pm_checkpoint_count(loader->checkpoint);
     loader->names = calloc(count ? count : 1, sizeof(*loader->names));
     loader->used = calloc(count ? count : 1, 1);
     if (!loader->names || !loader->used || count > INT32_MAX)
@@ -106,6 +108,8 @@ static int fail_tensor(const pm_loader *loader, const pm_stored *t, pm_error *er
 
 int pm_loader_finish(const pm_loader *loader, pm_error *err)
 {
+    if (loader->plan)
+        return PM_OK;
     for (size_t i = 0; i < pm_checkpoint_count(loader->checkpoint); i++) {
         const pm_stored *t = pm_checkpoint_at(loader->checkpoint, i);
         if (loader->used[i])
@@ -396,10 +400,28 @@ static int load_experts(pm_loader *loader, const char *module, int rows, int col
 
 /* ---- tables ---- */
 
+/* Hands an expectation to the plan; experts as one stack, in the first layout that has them unfused. */
+static int plan_one(const pm_loader *loader, const pm_expect *e, const char *module, pm_error *err)
+{
+    char stored[NAME_MAX_LEN];
+    pm_planned planned = {module, e->kind, 0, loader->layout->dims[e->rows], loader->layout->dims[e->cols]};
+    if (e->kind == PM_EXPECT_EXPERTS) {
+        planned.experts = loader->layout->experts;
+        for (const pm_stack *stack = loader->layout->stacks; stack->name; stack++)
+            if (stack->parts == 1 && replace_tail(module, stack->name, stack->stored, stored)) {
+                planned.module = stored;
+                break;
+            }
+    }
+    return loader->plan(loader->plan_user, &planned, err);
+}
+
 static int load_one(pm_loader *loader, const pm_expect *e, const char *module, void *field, pm_error *err)
 {
     int rows = loader->layout->dims[e->rows], cols = loader->layout->dims[e->cols];
     const pm_stored *t;
+    if (loader->plan)
+        return plan_one(loader, e, module, err);
     switch (e->kind) {
     case PM_EXPECT_MATRIX: return load_matrix(loader, module, rows, cols, field, err);
     case PM_EXPECT_EXPERTS: return load_experts(loader, module, rows, cols, field, err);
@@ -425,7 +447,7 @@ int pm_load(pm_loader *loader, const pm_expect *table, size_t n, int layer, unsi
             snprintf(module, sizeof(module), "%s", e->name);
         else
             snprintf(module, sizeof(module), "model.layers.%d.%s", layer, e->name);
-        if ((e->flags & PM_EXPECT_OPTIONAL) && !has_module(loader, module))
+        if ((e->flags & PM_EXPECT_OPTIONAL) && !loader->plan && !has_module(loader, module))
             continue;
         int status = load_one(loader, e, module, (char *)into + e->field, err);
         if (status != PM_OK)

@@ -55,6 +55,15 @@ typedef struct pm_layout {
     int top_k;   /* of them, for one token */
 } pm_layout;
 
+/* A tensor that a family expects, for whoever writes checkpoints: shape [experts, rows, cols] for a stack. */
+typedef struct pm_planned {
+    const char *module; /* canonical; a stack under the name of its stored form */
+    pm_expect_kind kind;
+    int experts, rows, cols;
+} pm_planned;
+
+typedef int pm_plan_fn(void *user, const pm_planned *planned, pm_error *err);
+
 typedef struct pm_loader {
     const pm_checkpoint *checkpoint;
     const pm_config *config;
@@ -64,7 +73,9 @@ typedef struct pm_loader {
     bool centred;    /* add 1 to centred norms */
     char **names;    /* [count] canonical; NULL: dropped */
     unsigned char *used;
-    pm_map map;          /* canonical name -> index */
+    pm_map map;       /* canonical name -> index */
+    pm_plan_fn *plan; /* not NULL: nothing is loaded, every expectation is handed to it */
+    void *plan_user;
     pm_tensor **tensors; /* made so far; owned by the model */
     size_t n_tensors, cap_tensors;
     int64_t parameters, active;
