@@ -16,15 +16,17 @@ struct pm_tensor {
 
 /* What scratch memory is for: an operation asks for its own slots, so that no two overlap. */
 typedef enum pm_scratch {
-    PM_SCRATCH_NORM,    /* normalised inputs */
-    PM_SCRATCH_QUANT,   /* quantised inputs */
-    PM_SCRATCH_ROUTE,   /* chosen experts and weights */
-    PM_SCRATCH_HIDDEN,  /* experts' activations */
-    PM_SCRATCH_EXPERTS, /* experts' outputs or inputs */
-    PM_SCRATCH_SHARED,  /* shared expert's activations */
-    PM_SCRATCH_ATTEND,  /* per-worker attention */
-    PM_SCRATCH_DELTA,   /* per-worker or per-token delta rule */
-    PM_SCRATCH_ROPE,    /* sines and cosines */
+    PM_SCRATCH_NORM,         /* normalised inputs */
+    PM_SCRATCH_QUANT,        /* quantised inputs */
+    PM_SCRATCH_ROUTE,        /* chosen experts and weights */
+    PM_SCRATCH_HIDDEN,       /* experts' activations */
+    PM_SCRATCH_HIDDEN_QUANT, /* those, quantised */
+    PM_SCRATCH_EXPERTS,      /* experts' outputs */
+    PM_SCRATCH_SHARED,       /* shared expert's activations and outputs */
+    PM_SCRATCH_SHARED_QUANT, /* those activations, quantised */
+    PM_SCRATCH_ATTEND,       /* per-worker attention */
+    PM_SCRATCH_DELTA,        /* per-worker or per-token delta rule */
+    PM_SCRATCH_ROPE,         /* sines and cosines */
     PM_SCRATCHES
 } pm_scratch;
 

@@ -1,0 +1,198 @@
+/* The CPU backend: what the processor can do, tensors, scratch memory, and the table of operations. */
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/matrix.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+enum { ALIGN = 64 };
+
+/* ---- instruction sets ---- */
+
+static const char *simd_name(pm_simd simd)
+{
+    return simd == PM_SIMD_AVX2 ? "avx2" : "scalar";
+}
+
+static bool simd_available(pm_simd simd)
+{
+    if (simd == PM_SIMD_SCALAR)
+        return true;
+#if defined(__x86_64__)
+    unsigned a, b, c = 0, d;
+    return simd == PM_SIMD_AVX2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __get_cpuid(1, &a, &b, &c, &d) && c & bit_F16C;
+#else
+    return false;
+#endif
+}
+
+const struct pm_matrix_kernels *pm_matrix_kernels_for(pm_simd simd)
+{
+#if defined(__x86_64__)
+    if (simd == PM_SIMD_AVX2)
+        return &pm_matrix_avx2;
+#endif
+    (void)simd;
+    return &pm_matrix_scalar;
+}
+
+/* ---- memory ---- */
+
+static void *aligned(size_t bytes)
+{
+    size_t room;
+    return pm_add(bytes, ALIGN, &room) ? aligned_alloc(ALIGN, room / ALIGN * ALIGN) : NULL;
+}
+
+void *pm_cpu_scratch(pm_cpu *cpu, pm_scratch slot, size_t bytes)
+{
+    if (cpu->scratch[slot].bytes < bytes || !cpu->scratch[slot].data) {
+        free(cpu->scratch[slot].data);
+        cpu->scratch[slot].data = aligned(bytes);
+        cpu->scratch[slot].bytes = cpu->scratch[slot].data ? bytes : 0;
+    }
+    return cpu->scratch[slot].data;
+}
+
+static int tensor_new(pm_backend *backend, int64_t rows, int64_t cols, const float *init, pm_tensor **out,
+                      pm_error *err)
+{
+    (void)backend;
+    size_t bytes;
+    if (rows < 0 || cols < 0 || !pm_mul((size_t)rows, (size_t)cols, &bytes) || !pm_mul(bytes, sizeof(float), &bytes))
+        return pm_fail_memory(err);
+    pm_tensor *tensor = malloc(sizeof(*tensor));
+    float *data = aligned(bytes);
+    if (!tensor || !data) {
+        free(tensor);
+        free(data);
+        return pm_fail_memory(err);
+    }
+    if (init && bytes)
+        memcpy(data, init, bytes);
+    else
+        memset(data, 0, bytes);
+    *tensor = (pm_tensor){rows, cols, data};
+    *out = tensor;
+    return PM_OK;
+}
+
+static void tensor_free(pm_backend *backend, pm_tensor *tensor)
+{
+    (void)backend;
+    if (tensor)
+        free(tensor->data);
+    free(tensor);
+}
+
+static int tensor_read(pm_backend *backend, const pm_tensor *tensor, int64_t first_row, int64_t rows, float *out,
+                       pm_error *err)
+{
+    (void)backend;
+    if (first_row < 0 || rows < 0 || first_row > tensor->rows || rows > tensor->rows - first_row)
+        return pm_fail(err, PM_ERR_INVALID, "rows %lld to %lld asked of a tensor of %lld", (long long)first_row,
+                       (long long)first_row + rows, (long long)tensor->rows);
+    if (rows && tensor->cols)
+        memcpy(out, tensor->data + first_row * tensor->cols, (size_t)(rows * tensor->cols) * sizeof(float));
+    return PM_OK;
+}
+
+/* ---- weights ---- */
+
+/* Nothing is copied: kernels read the file's own layout. */
+static int weight_prepare(pm_backend *backend, pm_weight *weight, pm_error *err)
+{
+    const pm_cpu *cpu = (const pm_cpu *)backend;
+    if (weight->out < 1 || weight->in < 1)
+        return pm_fail(err, PM_ERR_UNSUPPORTED, "a matrix of %d by %d", weight->out, weight->in);
+    if ((unsigned)weight->format >= PM_FORMATS)
+        return pm_fail(err, PM_ERR_UNSUPPORTED, "weight format %d is not supported", (int)weight->format);
+    if (weight->format != PM_FORMAT_AFFINE)
+        return PM_OK;
+    if (weight->bits < 0 || weight->bits > PM_MAX_BITS || !cpu->matrix->affine[weight->bits].multiply)
+        return pm_fail(err, PM_ERR_UNSUPPORTED, "affine weights of %d bits are not supported (2, 3, 4, 5, 6, 8 are)",
+                       weight->bits);
+    if (pm_group_index(weight->group) < 0)
+        return pm_fail(err, PM_ERR_UNSUPPORTED, "affine weights in groups of %d are not supported (32, 64, 128 are)",
+                       weight->group);
+    if (weight->in % weight->group)
+        return pm_fail(err, PM_ERR_UNSUPPORTED, "affine weights %d wide are not whole groups of %d", weight->in,
+                       weight->group);
+    if ((unsigned)weight->scale_type > PM_SCALE_F32 || !weight->scales || !weight->biases)
+        return pm_fail(err, PM_ERR_UNSUPPORTED, "affine weights need scales and biases of bf16, f16 or f32");
+    return PM_OK;
+}
+
+/* ---- the backend ---- */
+
+static void cpu_free(pm_backend *backend)
+{
+    pm_cpu *cpu = (pm_cpu *)backend;
+    if (!cpu)
+        return;
+    for (int slot = 0; slot < PM_SCRATCHES; slot++)
+        free(cpu->scratch[slot].data);
+    pm_pool_free(cpu->pool);
+    free(cpu);
+}
+
+static void describe(const pm_backend *backend, char *out, size_t size)
+{
+    const pm_cpu *cpu = (const pm_cpu *)backend;
+    int threads = pm_pool_threads(cpu->pool);
+    snprintf(out, size, "cpu (%s), %d thread%s", simd_name(cpu->simd), threads, threads == 1 ? "" : "s");
+}
+
+static const pm_backend_ops cpu_ops = {
+    .name = "cpu",
+    .free = cpu_free,
+    .describe = describe,
+    .weight_prepare = weight_prepare,
+    .tensor_new = tensor_new,
+    .tensor_free = tensor_free,
+    .tensor_read = tensor_read,
+    .rows_new = pm_cpu_rows_new,
+    .rows_fork = pm_cpu_rows_fork,
+    .rows_truncate = pm_cpu_rows_truncate,
+    .rows_length = pm_cpu_rows_length,
+    .rows_free = pm_cpu_rows_free,
+    .rows_bytes = pm_cpu_rows_bytes,
+    .state_new = pm_cpu_state_new,
+    .state_zero = pm_cpu_state_zero,
+    .state_copy = pm_cpu_state_copy,
+    .state_free = pm_cpu_state_free,
+    .embed = pm_cpu_embed,
+    .linear = pm_cpu_linear,
+    .attention = pm_cpu_attention,
+    .gated_delta = pm_cpu_gated_delta,
+    .moe = pm_cpu_moe,
+    .logits = pm_cpu_logits,
+};
+
+int pm_backend_cpu_new(pm_backend **out, int threads, pm_simd simd, pm_error *err)
+{
+    if (simd == PM_SIMD_BEST)
+        simd = simd_available(PM_SIMD_AVX2) ? PM_SIMD_AVX2 : PM_SIMD_SCALAR;
+    if (!simd_available(simd))
+        return pm_fail(err, PM_ERR_UNSUPPORTED, "this processor does not have the instruction set '%s'",
+                       simd_name(simd));
+    pm_cpu *cpu = calloc(1, sizeof(*cpu));
+    if (!cpu)
+        return pm_fail_memory(err);
+    cpu->base.ops = &cpu_ops;
+    cpu->simd = simd;
+    cpu->matrix = pm_matrix_kernels_for(simd);
+    cpu->mixer = pm_mixer_kernels_for(simd);
+    int status = pm_pool_new(&cpu->pool, threads ? threads : pm_pool_cores(), err);
+    if (status == PM_OK)
+        *out = &cpu->base;
+    else
+        cpu_free(&cpu->base);
+    return status;
+}

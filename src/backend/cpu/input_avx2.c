@@ -1,0 +1,105 @@
+/* Normalising and quantising rows of x for AVX2. */
+#if defined(__x86_64__)
+
+#include "backend/cpu/math_avx2.h"
+#include "backend/cpu/matrix.h"
+
+#define INLINE static inline __attribute__((always_inline))
+
+void pm_rms_norm_avx2(const float *x, const float *w, float eps, int n, float *y)
+{
+    float r = pm_rsqrt(pm_dot_avx2(x, x, n) / (float)n + eps);
+    __m256 factor = _mm256_set1_ps(r);
+    int k = 0;
+    for (; k + 8 <= n; k += 8)
+        _mm256_storeu_ps(y + k, _mm256_mul_ps(_mm256_mul_ps(_mm256_loadu_ps(x + k), factor), _mm256_loadu_ps(w + k)));
+    for (; k < n; k++)
+        y[k] = x[k] * r * w[k];
+}
+
+INLINE __m128i fold(__m256i v, bool largest)
+{
+    __m128i a = _mm256_castsi256_si128(v), b = _mm256_extracti128_si256(v, 1);
+    a = largest ? _mm_max_epi32(a, b) : _mm_add_epi32(a, b);
+    b = _mm_unpackhi_epi64(a, a);
+    a = largest ? _mm_max_epi32(a, b) : _mm_add_epi32(a, b);
+    b = _mm_shuffle_epi32(a, 1);
+    return largest ? _mm_max_epi32(a, b) : _mm_add_epi32(a, b);
+}
+
+/* 32 integers in natural order to two planes of 16. */
+INLINE void planes2(const int16_t *from, int16_t *to)
+{
+    const __m256i order =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
+    __m256i a = _mm256_shuffle_epi8(_mm256_loadu_si256((const __m256i *)from), order);
+    __m256i b = _mm256_shuffle_epi8(_mm256_loadu_si256((const __m256i *)(from + 16)), order);
+    __m256i even = _mm256_unpacklo_epi64(a, b), odd = _mm256_unpackhi_epi64(a, b);
+    _mm256_storeu_si256((__m256i *)to, _mm256_permute4x64_epi64(even, _MM_SHUFFLE(3, 1, 2, 0)));
+    _mm256_storeu_si256((__m256i *)(to + 16), _mm256_permute4x64_epi64(odd, _MM_SHUFFLE(3, 1, 2, 0)));
+}
+
+/* 64 integers in natural order to four planes of 16. */
+INLINE void planes4(const int16_t *from, int16_t *to)
+{
+    const __m256i order =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
+    __m256i a[4];
+    for (int i = 0; i < 4; i++) { /* pieces of 8 integers i and i + 4: a dword for each plane */
+        __m128i low = _mm_loadu_si128((const __m128i *)(from + 8 * i));
+        __m128i high = _mm_loadu_si128((const __m128i *)(from + 8 * i + 32));
+        a[i] = _mm256_shuffle_epi8(_mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1), order);
+    }
+    __m256i low = _mm256_unpacklo_epi32(a[0], a[1]), low2 = _mm256_unpacklo_epi32(a[2], a[3]);
+    __m256i high = _mm256_unpackhi_epi32(a[0], a[1]), high2 = _mm256_unpackhi_epi32(a[2], a[3]);
+    _mm256_storeu_si256((__m256i *)to, _mm256_unpacklo_epi64(low, low2));
+    _mm256_storeu_si256((__m256i *)(to + 16), _mm256_unpackhi_epi64(low, low2));
+    _mm256_storeu_si256((__m256i *)(to + 32), _mm256_unpacklo_epi64(high, high2));
+    _mm256_storeu_si256((__m256i *)(to + 48), _mm256_unpackhi_epi64(high, high2));
+}
+
+/* One group in natural order. */
+INLINE void quantise_group(const float *x, int group, int16_t *q, float *scale, float *sum)
+{
+    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
+    __m256i most = _mm256_setzero_si256(), total = most;
+    for (int k = 0; k < group; k += 8)
+        most = _mm256_max_epi32(most, _mm256_and_si256(_mm256_castps_si256(_mm256_loadu_ps(x + k)), magnitude));
+    uint32_t largest = (uint32_t)_mm_cvtsi128_si32(fold(most, true));
+    if (largest >= 0x7f800000 || largest < pm_bits(PM_Q_FLOOR)) {
+        memset(q, 0, (size_t)group * sizeof(*q));
+        *scale = *sum = largest >= 0x7f800000 ? NAN : 0;
+        return;
+    }
+    __m256 inv = _mm256_set1_ps(PM_Q_MAX / pm_from_bits(largest));
+    for (int k = 0; k < group; k += 16) {
+        __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + k), inv));
+        __m256i b = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + k + 8), inv));
+        total = _mm256_add_epi32(total, _mm256_add_epi32(a, b));
+        __m256i both = _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), _MM_SHUFFLE(3, 1, 2, 0));
+        _mm256_storeu_si256((__m256i *)(q + k), both);
+    }
+    *scale = pm_from_bits(largest) / PM_Q_MAX;
+    *sum = *scale * (float)_mm_cvtsi128_si32(fold(total, false));
+}
+
+void pm_quantise_avx2(const float *x, int n, int group, pm_layout layout, int16_t *q, float *scale, float *sum)
+{
+    enum { STEP = PM_MAX_GROUP }; /* a whole number of groups and of blocks */
+    for (int first = 0; first < n; first += STEP) {
+        int16_t natural[STEP], *to = layout == PM_LAYOUT_NATURAL ? q + first : natural;
+        int count = n - first < STEP ? n - first : STEP, k = 0;
+        for (int i = 0; i < count; i += group)
+            quantise_group(x + first + i, group, to + i, scale++, sum++);
+        if (layout == PM_LAYOUT_PLANES2)
+            for (; k + 32 <= count; k += 32)
+                planes2(natural + k, q + first + k);
+        if (layout == PM_LAYOUT_PLANES4)
+            for (; k + 64 <= count; k += 64)
+                planes4(natural + k, q + first + k);
+        for (; layout != PM_LAYOUT_NATURAL && k < count; k++) /* half a block */
+            q[pm_place(layout, first + k, n)] = natural[k];
+    }
+}
+
+#endif

@@ -1,0 +1,162 @@
+/* Matrix times rows: the kernels, and what linear.c, moe.c and logits share.
+ *
+ * The arithmetic of a quantised (affine) matrix, which every level repeats bit for bit:
+ *   - A group of x (as wide as the weight's group) becomes 16-bit integers q: with `largest` the largest |x|,
+ *     inv = 32639 / largest, q = x * inv rounded to nearest even, scale = largest / 32639, so x = scale * q and a q is
+ *     256 * high + low in two signed bytes. A group whose largest |x| is below 2^-96 becomes zeros with scale 0. A
+ * group with a value that is not finite becomes zeros with scale NaN, and so NaN comes out.
+ *   - sum = scale * (float)(sum of q): the group sum of x as it was quantised, so that it has no order, and the error
+ * of rounding x is multiplied by the weight and not by the part of it above the bias.
+ *   - For the groups g of a row in ascending order, a = acc[g mod 4], isum = the exact int32 sum of weight integer
+ * times q: a = fmaf((float)isum, weight scale * scale, a); a = fmaf(weight bias, sum, a). Largest isum: 255 * 32639 *
+ * 128 < 2^31.
+ *   - y = (acc[0] + acc[2]) + (acc[1] + acc[3]).
+ * A float matrix: sums over k as cpu.h says. A residual is added last. A column's result never depends on the others.
+ */
+#ifndef PM_MATRIX_H
+#define PM_MATRIX_H
+
+#include "backend/cpu/cpu.h"
+
+enum { PM_GROUPS = 3 /* widths of a weight group: 32, 64, 128 */, PM_MAX_GROUP = 128, PM_MAX_BITS = 8 };
+
+#define PM_Q_MAX   32639.0f /* 127 * 256 + 127 */
+#define PM_Q_FLOOR 0x1p-96f /* below this a group of x counts as zero */
+
+static inline int pm_group_index(int group)
+{
+    return group == 32 ? 0 : group == 64 ? 1 : group == 128 ? 2 : -1;
+}
+
+/* In which order a kernel wants the integers of x. In PLANES(p) they are cut into blocks of 16 * p (the last one may be
+ * shorter); of a block, element p * j + i is at place j of plane i, as the i-th field of the j-th 16-bit word of packed
+ * weights is. */
+typedef enum pm_layout {
+    PM_LAYOUT_NATURAL,
+    PM_LAYOUT_PLANES2, /* 8-bit weights */
+    PM_LAYOUT_PLANES4, /* 4-bit weights */
+    PM_LAYOUTS
+} pm_layout;
+
+/* x, quantised for one width of group and in one layout. */
+typedef struct pm_quantised {
+    int16_t *q;         /* [rows, in] */
+    float *scale, *sum; /* [rows, in / group] */
+} pm_quantised;
+
+/* What a kernel multiplies with: n columns. Column i is row index[i] (NULL: row i) of x. */
+typedef struct pm_columns {
+    int n;
+    const int32_t *index;
+    const float *x; /* [rows, in], for float matrices */
+    pm_quantised quantised;
+} pm_columns;
+
+/* Where the results go: y[i * stride + row] = result (+ add[i * stride + row] when add is not NULL; may be y). */
+typedef struct pm_results {
+    float *y;
+    const float *add;
+    int64_t stride;
+} pm_results;
+
+/* Rows [first, last) of w times all columns. */
+typedef void pm_multiply_fn(const pm_weight *w, int first, int last, const pm_columns *columns,
+                            const pm_results *results);
+
+typedef struct pm_affine_kernel {
+    pm_multiply_fn *multiply; /* NULL: no such format */
+    pm_layout layout;
+} pm_affine_kernel;
+
+typedef struct pm_matrix_kernels {
+    pm_multiply_fn *multiply[PM_FORMATS]; /* float formats */
+    pm_affine_kernel affine[PM_MAX_BITS + 1];
+    /* y = (x * (1 / sqrt(mean(x^2) + eps))) * w; y may be x. */
+    void (*rms_norm)(const float *x, const float *w, float eps, int n, float *y);
+    /* One row of x, [n]; q, scale and sum as in pm_quantised. */
+    void (*quantise)(const float *x, int n, int group, pm_layout layout, int16_t *q, float *scale, float *sum);
+    /* y = silu(gate) * up; y may be gate. */
+    void (*swiglu)(const float *gate, const float *up, int64_t n, float *y);
+    /* acc = fmaf(factor, y, acc) */
+    void (*add_scaled)(float *acc, const float *y, float factor, int64_t n);
+} pm_matrix_kernels;
+
+/* Row `row` of w as floats: q * scale + bias in one rounding (fma). */
+void pm_dequantise_row(const pm_weight *w, int row, float *y);
+
+/* For kernels: element i of w's scales or biases; `count` integers of a row of affine weights from element `first`. */
+float pm_read_scale(const void *scales, pm_scale_type type, size_t i);
+void pm_unpack(const uint8_t *row, int bits, int first, int count, uint8_t *out);
+
+/* The place in pm_quantised.q of element k of a row of n. */
+static inline int pm_place(pm_layout layout, int k, int n)
+{
+    int planes = layout == PM_LAYOUT_NATURAL ? 1 : layout == PM_LAYOUT_PLANES2 ? 2 : 4;
+    int first = k - k % (16 * planes), width = n - first < 16 * planes ? (n - first) / planes : 16;
+    return first + (k - first) % planes * width + (k - first) / planes;
+}
+
+extern const pm_matrix_kernels pm_matrix_scalar;
+#if defined(__x86_64__)
+extern const pm_matrix_kernels pm_matrix_avx2;
+void pm_multiply_bf16_avx2(const pm_weight *w, int first, int last, const pm_columns *columns,
+                           const pm_results *results);
+void pm_multiply_f16_avx2(const pm_weight *w, int first, int last, const pm_columns *columns,
+                          const pm_results *results);
+void pm_multiply_f32_avx2(const pm_weight *w, int first, int last, const pm_columns *columns,
+                          const pm_results *results);
+void pm_rms_norm_avx2(const float *x, const float *w, float eps, int n, float *y);
+void pm_quantise_avx2(const float *x, int n, int group, pm_layout layout, int16_t *q, float *scale, float *sum);
+#endif
+/* The scalar kernel of a bit width without one of its own at some level. */
+pm_multiply_fn pm_multiply_affine_scalar;
+
+/* ---- many matrices, one input (linear.c) ---- */
+
+/* Rows of x, normalised and quantised as the matrices that will meet them need. Zero-initialised but for the first
+ * part. */
+typedef struct pm_input {
+    const float *x; /* [rows, in]; after pm_input_prepare with a norm: the normalised rows */
+    int rows, in;
+    pm_scratch norm_slot, quant_slot;
+    unsigned have; /* bit group index * PM_LAYOUTS + layout: which of `quantised` are ready */
+    pm_quantised quantised[PM_GROUPS * PM_LAYOUTS];
+} pm_input;
+
+typedef struct pm_norm {
+    const float *w; /* [in] */
+    float eps;
+    const int *rows; /* NULL, or which rows of x are taken */
+} pm_norm;
+
+/* Adds to `need` (bits as in pm_input.have) what w's kernel takes. */
+void pm_input_need(const pm_cpu *cpu, const pm_weight *w, unsigned *need);
+
+/* Normalises (unless norm is NULL) and quantises the rows; false when out of memory. */
+bool pm_input_prepare(pm_cpu *cpu, pm_input *input, const pm_norm *norm, unsigned need);
+
+/* y[i] of matrix w = rows `index` (NULL: all) of the input. */
+pm_columns pm_input_columns(const pm_cpu *cpu, const pm_input *input, const pm_weight *w);
+void pm_multiply(const pm_cpu *cpu, const pm_weight *w, int first, int last, const pm_columns *columns,
+                 const pm_results *results);
+
+typedef struct pm_product {
+    const pm_weight *w;
+    pm_results results;
+} pm_product;
+
+/* All products with the whole input in one region of the pool. */
+void pm_products(pm_cpu *cpu, const pm_input *input, const pm_product *products, int n);
+
+/* Pieces of a region: indices to give a worker at once when one costs about `ns`, so that small work stays on the
+ * calling thread. */
+int64_t pm_grain(const pm_cpu *cpu, int64_t n, double ns);
+double pm_row_cost(const pm_weight *w, int columns); /* nanoseconds, roughly */
+
+/* ---- routing (moe.c) ---- */
+
+/* Chooses experts by one token's router logits: ids ascending and their weights, [top_k] each. Logits that are not
+ * finite give NaN weights (and ids within bounds). */
+void pm_moe_route(const float *logits, const pm_route *route, int32_t *ids, float *weights);
+
+#endif

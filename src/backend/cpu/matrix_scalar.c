@@ -1,0 +1,196 @@
+/* The reference kernels of matrix.h: they define the bits. */
+#include "backend/cpu/math.h"
+#include "backend/cpu/matrix.h"
+
+#include <string.h>
+
+enum { BLOCK = 8 }; /* columns that share an unpacked piece of a row */
+
+/* ---- reading weights ---- */
+
+static inline uint16_t read_u16(const void *p, size_t i)
+{
+    uint16_t v;
+    memcpy(&v, (const char *)p + i * sizeof(v), sizeof(v));
+    return v;
+}
+
+static inline float read_f32(const void *p, size_t i)
+{
+    float v;
+    memcpy(&v, (const char *)p + i * sizeof(v), sizeof(v));
+    return v;
+}
+
+float pm_read_scale(const void *scales, pm_scale_type type, size_t i)
+{
+    return type == PM_SCALE_BF16  ? pm_from_bf16(read_u16(scales, i))
+           : type == PM_SCALE_F16 ? pm_from_f16(read_u16(scales, i))
+                                  : read_f32(scales, i);
+}
+
+/* MLX packs a row as one stream of bits, the lowest first: element k is bits [k * bits, (k + 1) * bits). */
+void pm_unpack(const uint8_t *row, int bits, int first, int count, uint8_t *out)
+{
+    for (int i = 0; i < count; i++) {
+        size_t bit = (size_t)(first + i) * (size_t)bits, byte = bit / 8, shift = bit % 8;
+        unsigned v = row[byte] >> shift;
+        if (shift + (size_t)bits > 8)
+            v |= (unsigned)row[byte + 1] << (8 - shift);
+        out[i] = (uint8_t)(v & ((1u << bits) - 1));
+    }
+}
+
+void pm_dequantise_row(const pm_weight *w, int row, float *y)
+{
+    const uint8_t *data = (const uint8_t *)w->data + (size_t)row * pm_weight_row_bytes(w);
+    for (int k = 0; k < w->in && w->format != PM_FORMAT_AFFINE; k++)
+        y[k] = w->format == PM_FORMAT_BF16  ? pm_from_bf16(read_u16(data, (size_t)k))
+               : w->format == PM_FORMAT_F16 ? pm_from_f16(read_u16(data, (size_t)k))
+                                            : read_f32(data, (size_t)k);
+    if (w->format != PM_FORMAT_AFFINE)
+        return;
+    size_t groups = (size_t)(w->in / w->group);
+    uint8_t q[PM_MAX_GROUP];
+    for (size_t g = 0; g < groups; g++) {
+        float scale = pm_read_scale(w->scales, w->scale_type, (size_t)row * groups + g);
+        float bias = pm_read_scale(w->biases, w->scale_type, (size_t)row * groups + g);
+        pm_unpack(data, w->bits, (int)g * w->group, w->group, q);
+        for (int k = 0; k < w->group; k++)
+            y[g * (size_t)w->group + (size_t)k] = fmaf((float)q[k], scale, bias);
+    }
+}
+
+/* ---- multiplying ---- */
+
+static inline size_t column_row(const pm_columns *columns, int i)
+{
+    return (size_t)(columns->index ? columns->index[i] : i);
+}
+
+static inline void put(const pm_results *results, int column, int row, float value)
+{
+    size_t i = (size_t)column * (size_t)results->stride + (size_t)row;
+    results->y[i] = results->add ? value + results->add[i] : value;
+}
+
+/* One row of w times columns [from, from + n), n <= BLOCK. */
+static void affine_row(const pm_weight *w, int row, const pm_columns *columns, int from, int n,
+                       const pm_results *results)
+{
+    const uint8_t *data = (const uint8_t *)w->data + (size_t)row * pm_weight_row_bytes(w);
+    size_t groups = (size_t)(w->in / w->group);
+    float acc[BLOCK][4] = {{0}};
+    uint8_t weights[PM_MAX_GROUP];
+    for (size_t g = 0; g < groups; g++) {
+        float scale = pm_read_scale(w->scales, w->scale_type, (size_t)row * groups + g);
+        float bias = pm_read_scale(w->biases, w->scale_type, (size_t)row * groups + g);
+        pm_unpack(data, w->bits, (int)g * w->group, w->group, weights);
+        for (int i = 0; i < n; i++) {
+            size_t x = column_row(columns, from + i);
+            const int16_t *q = columns->quantised.q + x * (size_t)w->in + g * (size_t)w->group;
+            int32_t isum = 0;
+            for (int k = 0; k < w->group; k++)
+                isum += weights[k] * q[k];
+            float *a = &acc[i][g % 4];
+            *a = fmaf((float)isum, scale * columns->quantised.scale[x * groups + g], *a);
+            *a = fmaf(bias, columns->quantised.sum[x * groups + g], *a);
+        }
+    }
+    for (int i = 0; i < n; i++)
+        put(results, from + i, row, (acc[i][0] + acc[i][2]) + (acc[i][1] + acc[i][3]));
+}
+
+void pm_multiply_affine_scalar(const pm_weight *w, int first, int last, const pm_columns *columns,
+                               const pm_results *results)
+{
+    for (int from = 0; from < columns->n; from += BLOCK)
+        for (int row = first; row < last; row++)
+            affine_row(w, row, columns, from, columns->n - from < BLOCK ? columns->n - from : BLOCK, results);
+}
+
+/* One row of w, as floats, times columns [from, from + n), n <= BLOCK; 16 weights at a time. */
+static void float_row(const pm_weight *w, int row, const pm_columns *columns, int from, int n,
+                      const pm_results *results)
+{
+    const char *data = (const char *)w->data + (size_t)row * pm_weight_row_bytes(w);
+    float acc[BLOCK][16] = {{0}}, weights[16];
+    for (int k = 0; k < w->in; k += 16) {
+        int count = w->in - k < 16 ? w->in - k : 16;
+        for (int j = 0; j < count; j++)
+            weights[j] = w->format == PM_FORMAT_BF16  ? pm_from_bf16(read_u16(data, (size_t)(k + j)))
+                         : w->format == PM_FORMAT_F16 ? pm_from_f16(read_u16(data, (size_t)(k + j)))
+                                                      : read_f32(data, (size_t)(k + j));
+        for (int i = 0; i < n; i++) {
+            const float *x = columns->x + column_row(columns, from + i) * (size_t)w->in + (size_t)k;
+            for (int j = 0; j < count; j++)
+                acc[i][j] = fmaf(weights[j], x[j], acc[i][j]);
+        }
+    }
+    for (int i = 0; i < n; i++)
+        put(results, from + i, row, pm_reduce16(acc[i]));
+}
+
+static void multiply_float(const pm_weight *w, int first, int last, const pm_columns *columns,
+                           const pm_results *results)
+{
+    for (int from = 0; from < columns->n; from += BLOCK)
+        for (int row = first; row < last; row++)
+            float_row(w, row, columns, from, columns->n - from < BLOCK ? columns->n - from : BLOCK, results);
+}
+
+/* ---- inputs ---- */
+
+static void rms_norm(const float *x, const float *w, float eps, int n, float *y)
+{
+    float r = pm_rsqrt(pm_dot(x, x, n) / (float)n + eps);
+    for (int k = 0; k < n; k++)
+        y[k] = x[k] * r * w[k];
+}
+
+static void quantise(const float *x, int n, int group, pm_layout layout, int16_t *q, float *scale, float *sum)
+{
+    for (int first = 0, g = 0; first < n; first += group, g++) {
+        uint32_t largest = 0; /* as bits, which order finite magnitudes, then infinity, then NaN */
+        for (int k = first; k < first + group; k++) {
+            uint32_t magnitude = pm_bits(x[k]) & 0x7fffffff;
+            largest = magnitude > largest ? magnitude : largest;
+        }
+        bool finite = largest < 0x7f800000, zero = largest < pm_bits(PM_Q_FLOOR);
+        float inv = finite && !zero ? PM_Q_MAX / pm_from_bits(largest) : 0;
+        int32_t total = 0;
+        for (int k = first; k < first + group; k++) {
+            int32_t v = finite ? (int32_t)(x[k] * inv + PM_ROUND_F32 - PM_ROUND_F32) : 0;
+            q[pm_place(layout, k, n)] = (int16_t)v;
+            total += v;
+        }
+        scale[g] = !finite ? NAN : zero ? 0 : pm_from_bits(largest) / PM_Q_MAX;
+        sum[g] = scale[g] * (float)total;
+    }
+}
+
+static void swiglu(const float *gate, const float *up, int64_t n, float *y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] = pm_silu(gate[i]) * up[i];
+}
+
+static void add_scaled(float *acc, const float *y, float factor, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        acc[i] = fmaf(factor, y[i], acc[i]);
+}
+
+const pm_matrix_kernels pm_matrix_scalar = {
+    .multiply = {[PM_FORMAT_F32] = multiply_float, [PM_FORMAT_F16] = multiply_float, [PM_FORMAT_BF16] = multiply_float},
+    .affine = {[2] = {pm_multiply_affine_scalar, PM_LAYOUT_NATURAL},
+               [3] = {pm_multiply_affine_scalar, PM_LAYOUT_NATURAL},
+               [4] = {pm_multiply_affine_scalar, PM_LAYOUT_NATURAL},
+               [5] = {pm_multiply_affine_scalar, PM_LAYOUT_NATURAL},
+               [6] = {pm_multiply_affine_scalar, PM_LAYOUT_NATURAL},
+               [8] = {pm_multiply_affine_scalar, PM_LAYOUT_NATURAL}},
+    .rms_norm = rms_norm,
+    .quantise = quantise,
+    .swiglu = swiglu,
+    .add_scaled = add_scaled,
+};
