@@ -1,38 +1,190 @@
+/* Rotary frequencies: the default ones and the scalings of long-context checkpoints, as transformers'
+ * modeling_rope_utils.py computes them (tensors there are f32, so the powers are rounded to f32 here too). */
 #include "model/family.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <string.h>
 
-/* Each field may be in rope_parameters (new files), in rope_scaling, or at the top (old files); they say the same. */
-static const json_t *rope_field(const pm_config *config, const char *in_parameters, const char *in_scaling,
-                                const char *at_top)
+/* Where the frequencies come from; a field may be in rope_parameters (new files), in rope_scaling, or at the top (old
+ * files). */
+typedef struct rope_source {
+    const pm_config *config;
+    double theta;
+    int rotary; /* elements that turn */
+} rope_source;
+
+/* theta^(2i / rotary): the positions in which pair i turns by one radian. */
+static float wavelength(const rope_source *source, int i)
 {
-    const json_t *value = pm_config_get(config, in_parameters);
+    return (float)pow(source->theta, (double)((float)(2 * i) / (float)source->rotary));
+}
+
+/* The field from wherever it is; *out stays when it is absent. `required` or not a number above `above`: an error. */
+static int read_number(const pm_config *config, const char *name, bool required, double above, double *out,
+                       pm_error *err)
+{
+    static const char *const places[] = {"rope_parameters.", "rope_scaling.", ""};
+    const json_t *value = NULL;
+    char field[128];
+    double number;
+    for (size_t i = 0; !value && i < PM_COUNT(places); i++) {
+        snprintf(field, sizeof(field), "%s%s", places[i], name);
+        value = pm_config_get(config, field);
+    }
     if (!value)
-        value = pm_config_get(config, in_scaling);
-    return value ? value : pm_config_get(config, at_top);
+        return required ? pm_fail(err, PM_ERR_FORMAT, "%s: %s is missing", config->path, name) : PM_OK;
+    if (!pm_json_number(value, &number) || !(number > above) || isinf(number))
+        return pm_fail(err, PM_ERR_FORMAT, "%s: %s must be a number above %g", config->path, field, above);
+    *out = number;
+    return PM_OK;
+}
+
+static int scale_none(const rope_source *source, pm_rope *rope, float *inv_freq, pm_error *err)
+{
+    (void)source, (void)rope, (void)inv_freq, (void)err;
+    return PM_OK;
+}
+
+/* Positions are divided by the factor. */
+static int scale_linear(const rope_source *source, pm_rope *rope, float *inv_freq, pm_error *err)
+{
+    double factor = 1.0;
+    int status = read_number(source->config, "factor", true, 0.0, &factor, err);
+    for (int i = 0; status == PM_OK && i < rope->pairs; i++)
+        inv_freq[i] /= (float)factor;
+    return status;
+}
+
+/* Llama 3.1: long wavelengths are divided by the factor, short ones kept, those between blended. */
+static int scale_llama3(const rope_source *source, pm_rope *rope, float *inv_freq, pm_error *err)
+{
+    double factor = 1, low = 1, high = 4, context = 8192;
+    int status = read_number(source->config, "factor", true, 0.0, &factor, err);
+    if (status == PM_OK)
+        status = read_number(source->config, "low_freq_factor", true, 0.0, &low, err);
+    if (status == PM_OK)
+        status = read_number(source->config, "high_freq_factor", true, low, &high, err);
+    if (status == PM_OK)
+        status = read_number(source->config, "original_max_position_embeddings", true, 0.0, &context, err);
+    if (status != PM_OK)
+        return status;
+    for (int i = 0; i < rope->pairs; i++) {
+        float f = inv_freq[i], turn = (float)(2.0 * M_PI) / f;
+        float smooth = ((float)context / turn - (float)low) / (float)(high - low);
+        if (turn > (float)(context / low))
+            inv_freq[i] = f / (float)factor;
+        else if (turn >= (float)(context / high))
+            inv_freq[i] = (1.0f - smooth) * f / (float)factor + smooth * f;
+    }
+    return PM_OK;
+}
+
+static double yarn_mscale(double factor, double mscale)
+{
+    return factor <= 1.0 ? 1.0 : 0.1 * mscale * log(factor) + 1.0;
+}
+
+/* The element at which `rotations` turns fit in the original context (Peng et al. 2023, YaRN, section 3.2). */
+static double yarn_dim(const rope_source *source, double rotations, double context)
+{
+    return source->rotary * log(context / (rotations * 2.0 * M_PI)) / (2.0 * log(source->theta));
+}
+
+/* YaRN: frequencies are interpolated below the correction range, kept above it, blended in it; sine and cosine are
+ * scaled. */
+static int scale_yarn(const rope_source *source, pm_rope *rope, float *inv_freq, pm_error *err)
+{
+    const pm_config *config = source->config;
+    double factor = 1, context = 0, attention = 0, mscale = 0, mscale_all = 0, fast = 32, slow = 1;
+    const struct {
+        const char *name;
+        bool required;
+        double above, *out;
+    } fields[] = {
+        {"factor", true, 0.0, &factor},
+        {"original_max_position_embeddings", true, 0.0, &context},
+        {"attention_factor", false, 0.0, &attention},
+        {"mscale", false, -1.0, &mscale},
+        {"mscale_all_dim", false, -1.0, &mscale_all},
+        {"beta_fast", false, 0.0, &fast},
+        {"beta_slow", false, 0.0, &slow},
+    };
+    bool truncate = true;
+    for (size_t i = 0; i < PM_COUNT(fields); i++) {
+        int status = read_number(config, fields[i].name, fields[i].required, fields[i].above, fields[i].out, err);
+        if (status != PM_OK)
+            return status;
+    }
+    int status = pm_config_bool_or(config, "rope_scaling.truncate", true, &truncate, err);
+    if (status == PM_OK)
+        status = pm_config_bool_or(config, "rope_parameters.truncate", truncate, &truncate, err);
+    if (status != PM_OK)
+        return status;
+    if (attention == 0)
+        attention = mscale > 0 && mscale_all > 0 ? yarn_mscale(factor, mscale) / yarn_mscale(factor, mscale_all)
+                                                 : yarn_mscale(factor, 1.0);
+    double low = yarn_dim(source, fast, context), high = yarn_dim(source, slow, context);
+    low = fmax(truncate ? floor(low) : low, 0.0);
+    high = fmin(truncate ? ceil(high) : high, source->rotary - 1.0);
+    if (low == high)
+        high += 0.001;
+    for (int i = 0; i < rope->pairs; i++) {
+        float ramp = fminf(fmaxf(((float)i - (float)low) / (float)(high - low), 0.0f), 1.0f), keep = 1.0f - ramp;
+        inv_freq[i] = 1.0f / ((float)factor * wavelength(source, i)) * (1.0f - keep) + inv_freq[i] * keep;
+    }
+    rope->scale = (float)attention;
+    return PM_OK;
+}
+
+/* Names of rope_type; which of them a family computes is its gate's business. */
+static const struct {
+    const char *name;
+    int (*scale)(const rope_source *source, pm_rope *rope, float *inv_freq, pm_error *err);
+} types[] = {{"default", scale_none}, {"linear", scale_linear}, {"llama3", scale_llama3}, {"yarn", scale_yarn}};
+
+/* rope_type (old files: type); "default" when there is none. */
+static const char *read_type(const pm_config *config)
+{
+    static const char *const fields[] = {"rope_parameters.rope_type", "rope_parameters.type", "rope_scaling.rope_type",
+                                         "rope_scaling.type"};
+    for (size_t i = 0; i < PM_COUNT(fields); i++) {
+        const json_t *value = pm_config_get(config, fields[i]);
+        if (value)
+            return json_is_string(value) ? json_string_value(value) : "?";
+    }
+    return "default";
 }
 
 int pm_rope_read(const pm_config *config, int dims, pm_arena *arena, pm_rope *out, pm_error *err)
 {
-    double theta, factor = 1.0;
-    const json_t *value = rope_field(config, "rope_parameters.rope_theta", "rope_scaling.rope_theta", "rope_theta");
-    if (!value)
-        return pm_fail(err, PM_ERR_FORMAT, "%s: rope_theta is missing", config->path);
-    if (!pm_json_number(value, &theta) || !(theta > 0.0) || isinf(theta))
-        return pm_fail(err, PM_ERR_FORMAT, "%s: rope_theta must be a positive number", config->path);
-    value = rope_field(config, "rope_parameters.partial_rotary_factor", "rope_scaling.partial_rotary_factor",
-                       "partial_rotary_factor");
-    if (value && (!pm_json_number(value, &factor) || !(factor > 0.0) || factor > 1.0))
-        return pm_fail(err, PM_ERR_FORMAT, "%s: partial_rotary_factor must be in (0, 1]", config->path);
-    int rotary = (int)(dims * factor), pairs = rotary / 2;
-    if (pairs < 1 || rotary % 2)
-        return pm_fail(err, PM_ERR_FORMAT, "%s: partial_rotary_factor %g of %d elements is not a positive even number",
-                       config->path, factor, dims);
-    float *inv_freq = pm_arena_alloc(arena, (size_t)pairs, sizeof(*inv_freq));
+    double partial = 1.0;
+    rope_source source = {.config = config};
+    int status = read_number(config, "rope_theta", true, 0.0, &source.theta, err);
+    if (status == PM_OK)
+        status = read_number(config, "partial_rotary_factor", false, 0.0, &partial, err);
+    if (status != PM_OK)
+        return status;
+    source.rotary = (int)(dims * partial);
+    if (partial > 1.0 || source.rotary < 2 || source.rotary % 2)
+        return pm_fail(err, PM_ERR_FORMAT,
+                       "%s: partial_rotary_factor %g of %d elements is not a positive even number of them",
+                       config->path, partial, dims);
+    pm_rope rope = {.pairs = source.rotary / 2, .scale = 1.0f};
+    float *inv_freq = pm_arena_alloc(arena, (size_t)rope.pairs, sizeof(*inv_freq));
     if (!inv_freq)
         return pm_fail_memory(err);
-    for (int i = 0; i < pairs; i++) /* the references round the exponent, the power and its inverse to f32 */
-        inv_freq[i] = 1.0f / (float)pow(theta, (double)((float)(2 * i) / (float)rotary));
-    *out = (pm_rope){.pairs = pairs, .inv_freq = inv_freq, .scale = 1.0f};
-    return PM_OK;
+    for (int i = 0; i < rope.pairs; i++)
+        inv_freq[i] = 1.0f / wavelength(&source, i);
+    rope.inv_freq = inv_freq;
+    const char *type = read_type(config);
+    for (size_t i = 0; i < PM_COUNT(types); i++)
+        if (strcmp(types[i].name, type) == 0) {
+            status = types[i].scale(&source, &rope, inv_freq, err);
+            if (status == PM_OK)
+                *out = rope;
+            return status;
+        }
+    return pm_fail(err, PM_ERR_UNSUPPORTED,
+                   "%s: rope_type = %s is not supported; supported: default, linear, llama3, yarn", config->path, type);
 }
