@@ -176,7 +176,8 @@ PM_API int pm_session_sync(pm_session *session, const pm_token *ids, size_t n, c
 /* The tokens of the timeline; valid until the next call on the session. */
 PM_API size_t pm_session_tokens(const pm_session *session, const pm_token **ids);
 
-/* [vocab] f32 logits after the last token, NULL for an empty timeline; valid until the next call on the session. */
+/* [vocab] f32 logits after the last token; valid until the next call on the session. NULL for an empty timeline, and
+ * where a call that failed cut one short (the next sync computes them). */
 PM_API const float *pm_session_logits(const pm_session *session);
 
 typedef struct pm_work {
@@ -201,7 +202,8 @@ typedef struct pm_sampling {
     uint64_t seed;     /* of a xoshiro256** stream seeded through splitmix64; one draw per token */
 } pm_sampling;
 
-/* The model's generation_config.json over the built-in values (greedy where do_sample is false). seed is 0. */
+/* The model's generation_config.json over Hugging Face's values (temperature 1, top-k 50). Greedy where do_sample is
+ * false, or is absent and so is temperature. seed is 0. */
 PM_API void pm_engine_sampling(const pm_engine *engine, pm_sampling *out);
 
 typedef struct pm_logprob {
@@ -211,7 +213,7 @@ typedef struct pm_logprob {
 
 typedef struct pm_generate_options {
     pm_sampling sampling;
-    size_t max_tokens;       /* 0: until the context is full */
+    size_t max_tokens; /* 0: until prompt and answer fill the context (which leaves room for one token at least) */
     const char *const *stop; /* n_stop terminated strings; the text ends before the first one found */
     int n_stop;
     bool logprobs;    /* record the chosen token's log-probability and top_logprobs others per token */

@@ -1,0 +1,200 @@
+#include "engine/chat.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- messages ---- */
+
+/* Appends the text of one part of a content list. */
+static int add_part(pm_buf *text, const json_t *part, size_t message, pm_error *err)
+{
+    const char *type = json_string_value(json_object_get(part, "type"));
+    const json_t *value = json_is_string(part) ? part : json_object_get(part, "text");
+    if (!json_is_string(part)) {
+        if (!type)
+            return pm_fail(err, PM_ERR_INVALID, "messages[%zu].content has a part without a type", message);
+        if (strcmp(type, "text") != 0)
+            return pm_fail(err, PM_ERR_UNSUPPORTED,
+                           "messages[%zu].content has a part of type '%s': only text is "
+                           "supported",
+                           message, type);
+        if (!json_is_string(value))
+            return pm_fail(err, PM_ERR_INVALID, "messages[%zu].content has a text part without text", message);
+    }
+    if (pm_buf_add(text, json_string_value(value), json_string_length(value)) != PM_OK)
+        return pm_fail_memory(err);
+    return PM_OK;
+}
+
+/* Replaces a list of parts by its text. */
+static int join_parts(json_t *message, const json_t *parts, size_t index, pm_error *err)
+{
+    pm_buf text = {0};
+    size_t i;
+    const json_t *part;
+    int status = pm_buf_reserve(&text, 0) == PM_OK ? PM_OK : pm_fail_memory(err);
+    json_array_foreach((json_t *)parts, i, part)
+    {
+        if (status == PM_OK)
+            status = add_part(&text, part, index, err);
+    }
+    if (status == PM_OK && json_object_set_new(message, "content", json_stringn(text.data, text.len)) != 0)
+        status = pm_fail_memory(err);
+    pm_buf_free(&text);
+    return status;
+}
+
+static int check_content(json_t *message, size_t index, pm_error *err)
+{
+    const json_t *content = json_object_get(message, "content");
+    if (json_is_string(content))
+        return PM_OK;
+    if (json_is_array(content))
+        return join_parts(message, content, index, err);
+    if (content && !json_is_null(content))
+        return pm_fail(err, PM_ERR_INVALID, "messages[%zu].content is neither text nor a list of parts", index);
+    if (json_array_size(json_object_get(message, "tool_calls")) == 0)
+        return pm_fail(err, PM_ERR_INVALID, "messages[%zu] has no content", index);
+    return PM_OK;
+}
+
+/* The wire has arguments as JSON text, templates iterate over an object. */
+static int parse_arguments(json_t *function, size_t index, pm_error *err)
+{
+    json_t *arguments = json_object_get(function, "arguments"), *parsed = NULL;
+    char what[64];
+    if (!arguments || json_is_object(arguments))
+        return PM_OK;
+    if (!json_is_string(arguments))
+        return pm_fail(err, PM_ERR_INVALID, "messages[%zu]: a tool call's arguments are neither an object nor its text",
+                       index);
+    snprintf(what, sizeof(what), "messages[%zu]: a tool call's arguments", index);
+    int status = pm_json_text(what, json_string_value(arguments), json_string_length(arguments), &parsed, err);
+    if (status != PM_OK)
+        return status == PM_ERR_MEMORY ? status : pm_fail(err, PM_ERR_INVALID, "%s are not valid JSON", what);
+    if (!json_is_object(parsed)) {
+        json_decref(parsed);
+        return pm_fail(err, PM_ERR_INVALID, "%s are not a JSON object", what);
+    }
+    return json_object_set_new(function, "arguments", parsed) == 0 ? PM_OK : pm_fail_memory(err);
+}
+
+static int check_tool_calls(json_t *message, size_t index, pm_error *err)
+{
+    json_t *calls = json_object_get(message, "tool_calls"), *call;
+    size_t i;
+    if (!calls || json_is_null(calls))
+        return PM_OK;
+    if (!json_is_array(calls))
+        return pm_fail(err, PM_ERR_INVALID, "messages[%zu].tool_calls is not a list", index);
+    json_array_foreach(calls, i, call)
+    {
+        json_t *function = json_object_get(call, "function");
+        if (!json_is_object(function) || !json_is_string(json_object_get(function, "name")))
+            return pm_fail(err, PM_ERR_INVALID, "messages[%zu].tool_calls[%zu] names no function", index, i);
+        int status = parse_arguments(function, index, err);
+        if (status != PM_OK)
+            return status;
+    }
+    return PM_OK;
+}
+
+static int check_role(const json_t *message, size_t index, pm_error *err)
+{
+    static const char *const roles[] = {"system", "developer", "user", "assistant", "tool", "function"};
+    const char *role = json_string_value(json_object_get(message, "role"));
+    if (!role)
+        return pm_fail(err, PM_ERR_INVALID, "messages[%zu] has no role", index);
+    for (size_t i = 0; i < PM_COUNT(roles); i++)
+        if (strcmp(role, roles[i]) == 0)
+            return PM_OK;
+    return pm_fail(err, PM_ERR_INVALID,
+                   "messages[%zu].role is '%.64s', not one of system, developer, user, assistant, tool, function",
+                   index, role);
+}
+
+static int check_messages(json_t *messages, pm_error *err)
+{
+    size_t i;
+    json_t *message;
+    if (!json_is_array(messages))
+        return pm_fail(err, PM_ERR_INVALID, "messages is not a list");
+    if (json_array_size(messages) == 0)
+        return pm_fail(err, PM_ERR_INVALID, "messages is empty");
+    json_array_foreach(messages, i, message)
+    {
+        if (!json_is_object(message))
+            return pm_fail(err, PM_ERR_INVALID, "messages[%zu] is not an object", i);
+        int status = check_role(message, i, err);
+        if (status == PM_OK)
+            status = check_content(message, i, err);
+        if (status == PM_OK)
+            status = check_tool_calls(message, i, err);
+        if (status != PM_OK)
+            return status;
+    }
+    return PM_OK;
+}
+
+/* ---- the whole ---- */
+
+/* Parses a part of the request; *out stays NULL when there is none. */
+static int parse(const char *what, const char *text, json_t **out, pm_error *err)
+{
+    return text ? pm_json_text(what, text, strlen(text), out, err) : PM_OK;
+}
+
+/* Adds the request's own variables. */
+static int add_variables(json_t *all, const json_t *own, pm_error *err)
+{
+    const char *name;
+    json_t *value;
+    if (!own || json_is_null(own))
+        return PM_OK;
+    if (!json_is_object(own))
+        return pm_fail(err, PM_ERR_INVALID, "variables is not an object");
+    json_object_foreach((json_t *)own, name, value)
+    {
+        if (strcmp(name, "messages") == 0 || strcmp(name, "tools") == 0 || strcmp(name, "add_generation_prompt") == 0)
+            return pm_fail(err, PM_ERR_INVALID, "variables holds '%s', which has a place of its own", name);
+        if (json_object_set(all, name, value) != 0)
+            return pm_fail_memory(err);
+    }
+    return PM_OK;
+}
+
+int pm_chat_variables(const pm_engine *engine, const pm_chat *chat, json_t **out, pm_error *err)
+{
+    json_t *messages = NULL, *tools = NULL, *variables = NULL, *all = NULL;
+    int status = chat->messages ? PM_OK : pm_fail(err, PM_ERR_INVALID, "messages is missing");
+    if (status == PM_OK)
+        status = parse("messages", chat->messages, &messages, err);
+    if (status == PM_OK)
+        status = parse("tools", chat->tools, &tools, err);
+    if (status == PM_OK)
+        status = parse("variables", chat->variables, &variables, err);
+    if (status == PM_OK)
+        status = check_messages(messages, err);
+    if (status == PM_OK && tools && !json_is_null(tools) && !json_is_array(tools))
+        status = pm_fail(err, PM_ERR_INVALID, "tools is not a list");
+    if (status != PM_OK)
+        goto done;
+    all = json_copy(engine->special_tokens);
+    if (!all || json_object_set(all, "messages", messages) != 0 ||
+        json_object_set(all, "tools", json_array_size(tools) ? tools : json_null()) != 0 ||
+        json_object_set(all, "documents", json_null()) != 0 ||
+        json_object_set(all, "add_generation_prompt", json_boolean(!chat->no_generation_prompt)) != 0)
+        status = pm_fail_memory(err);
+    if (status == PM_OK)
+        status = add_variables(all, variables, err);
+    if (status == PM_OK) {
+        *out = all;
+        all = NULL;
+    }
+done:
+    json_decref(all);
+    json_decref(messages);
+    json_decref(tools);
+    json_decref(variables);
+    return status;
+}

@@ -1,0 +1,319 @@
+#include "engine/engine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The files of a model are configuration, not data: none is large. */
+enum { SETTINGS_FILE_MAX = 16 << 20 };
+
+/* ---- the smaller files ---- */
+
+/* Parses DIR/NAME; *out stays NULL when there is no such file. */
+static int open_settings(const char *dir, const char *name, json_t **out, pm_error *err)
+{
+    pm_buf path = {0};
+    int status = PM_OK;
+    if (pm_buf_printf(&path, "%s/%s", dir, name) != PM_OK)
+        status = pm_fail_memory(err);
+    else if (pm_is_file(path.data))
+        status = pm_json_file(path.data, SETTINGS_FILE_MAX, out, err);
+    pm_buf_free(&path);
+    return status;
+}
+
+/* The number called `name`; `value` stays when it is absent or null. */
+static int read_number(const json_t *settings, const char *name, double min, double max, double *value, pm_error *err)
+{
+    const json_t *field = json_object_get(settings, name);
+    double number;
+    if (!field || json_is_null(field))
+        return PM_OK;
+    if (!pm_json_number(field, &number) || !(number >= min && number <= max))
+        return pm_fail(err, PM_ERR_FORMAT, "generation_config.json: %s is not a number between %g and %g", name, min,
+                       max);
+    *value = number;
+    return PM_OK;
+}
+
+/* The model's defaults. What the file leaves out is as in Hugging Face: temperature 1, top-k 50. An answer is greedy
+ * unless the file says do_sample, or leaves that out and gives a temperature. */
+static int read_sampling(const json_t *settings, pm_sampling *out, pm_error *err)
+{
+    double temperature = 1, top_k = 50, top_p = 1, min_p = 0;
+    const json_t *sample = json_object_get(settings, "do_sample"), *given = json_object_get(settings, "temperature");
+    if (sample && !json_is_boolean(sample) && !json_is_null(sample))
+        return pm_fail(err, PM_ERR_FORMAT, "generation_config.json: do_sample is neither true nor false");
+    int status = read_number(settings, "temperature", 0, 1e6, &temperature, err);
+    if (status == PM_OK)
+        status = read_number(settings, "top_k", 0, INT32_MAX, &top_k, err);
+    if (status == PM_OK)
+        status = read_number(settings, "top_p", 0, 1, &top_p, err);
+    if (status == PM_OK)
+        status = read_number(settings, "min_p", 0, 1, &min_p, err);
+    if (status != PM_OK)
+        return status;
+    bool greedy = json_is_boolean(sample) ? json_is_false(sample) : !json_is_number(given);
+    *out = (pm_sampling){.temperature = greedy ? 0 : (float)temperature,
+                         .top_k = (int)top_k,
+                         .top_p = top_p > 0 ? (float)top_p : 1,
+                         .min_p = (float)min_p};
+    return PM_OK;
+}
+
+/* The tokens that end an answer: those of both configs, and the tokenizer's. */
+static int read_stops(pm_engine *engine, const json_t *generation_config, pm_error *err)
+{
+    pm_token *ids = NULL, eos = pm_tokenizer_eos(engine->tokenizer);
+    size_t n = 0;
+    int status = pm_config_stops(engine->config, generation_config, &ids, &n, err);
+    if (status != PM_OK)
+        return status;
+    bool known = eos < 0;
+    for (size_t i = 0; i < n; i++)
+        known |= ids[i] == eos;
+    if (!known) {
+        pm_token *more = realloc(ids, (n + 1) * sizeof(*more));
+        if (!more) {
+            free(ids);
+            return pm_fail_memory(err);
+        }
+        ids = more;
+        ids[n++] = eos;
+    }
+    engine->stops = ids;
+    engine->n_stops = n;
+    return PM_OK;
+}
+
+/* The special tokens of tokenizer_config.json that templates know by name; each is text, or an object that holds it. */
+static int read_special_tokens(pm_engine *engine, const json_t *settings, pm_error *err)
+{
+    static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                        "pad_token", "cls_token", "mask_token"};
+    engine->special_tokens = json_object();
+    if (!engine->special_tokens)
+        return pm_fail_memory(err);
+    for (size_t i = 0; i < PM_COUNT(names); i++) {
+        json_t *value = json_object_get(settings, names[i]);
+        if (json_is_object(value))
+            value = json_object_get(value, "content");
+        if (json_is_string(value) && json_object_set(engine->special_tokens, names[i], value) != 0)
+            return pm_fail_memory(err);
+    }
+    return PM_OK;
+}
+
+/* Whether the post-processor begins a text with the BOS token: seen from what it makes of an empty one. */
+static int read_bos(pm_engine *engine, pm_error *err)
+{
+    const char *name = json_string_value(json_object_get(engine->special_tokens, "bos_token"));
+    pm_token bos = name ? pm_tokenizer_id(engine->tokenizer, name) : -1, *ids = NULL;
+    size_t n = 0;
+    engine->bos = -1;
+    if (bos < 0)
+        return PM_OK;
+    int status = pm_tokenizer_encode(engine->tokenizer, "", 0, &(pm_encode_options){.post = true}, &ids, &n, err);
+    if (status == PM_OK && n > 0 && ids[0] == bos)
+        engine->bos = bos;
+    free(ids);
+    return status;
+}
+
+/* Tokenizer, templates, and what answers are made with. */
+static int open_text(pm_engine *engine, const char *dir, pm_error *err)
+{
+    json_t *generation_config = NULL, *tokenizer_config = NULL;
+    int status = pm_tokenizer_open(&engine->tokenizer, dir, err);
+    if (status == PM_OK)
+        status = pm_template_open(&engine->chat, dir, false, err);
+    if (status == PM_OK)
+        status = pm_template_open(&engine->chat_tools, dir, true, err);
+    if (status == PM_OK)
+        status = open_settings(dir, "generation_config.json", &generation_config, err);
+    if (status == PM_OK)
+        status = open_settings(dir, "tokenizer_config.json", &tokenizer_config, err);
+    if (status == PM_OK)
+        status = read_sampling(generation_config, &engine->sampling, err);
+    if (status == PM_OK)
+        status = read_stops(engine, generation_config, err);
+    if (status == PM_OK)
+        status = read_special_tokens(engine, tokenizer_config, err);
+    if (status == PM_OK)
+        status = read_bos(engine, err);
+    json_decref(generation_config);
+    json_decref(tokenizer_config);
+    return status;
+}
+
+/* ---- open and close ---- */
+
+static int check_options(const pm_engine_options *options, pm_error *err)
+{
+    if (options->threads < 0)
+        return pm_fail(err, PM_ERR_INVALID, "threads is %d, less than 0", options->threads);
+    if (options->ctx < 0)
+        return pm_fail(err, PM_ERR_INVALID, "ctx is %d, less than 0", options->ctx);
+    if (options->step_tokens < 0 || options->step_tokens > PM_STEP_TOKENS_MAX)
+        return pm_fail(err, PM_ERR_INVALID, "step_tokens is %d, not between 0 and %d", options->step_tokens,
+                       PM_STEP_TOKENS_MAX);
+    if (options->kv_type != PM_KV_F16 && options->kv_type != PM_KV_F32)
+        return pm_fail(err, PM_ERR_INVALID, "kv_type is %d, not one of pm_kv_type", (int)options->kv_type);
+    return PM_OK;
+}
+
+/* Room for the steps. */
+static int make_room(pm_engine *engine, pm_error *err)
+{
+    size_t n = (size_t)engine->step_tokens;
+    engine->tokens = calloc(n, sizeof(*engine->tokens));
+    engine->segments = calloc(n, sizeof(*engine->segments));
+    engine->outputs = calloc(n, sizeof(*engine->outputs));
+    engine->scheduled = calloc(n, sizeof(*engine->scheduled));
+    bool ok = engine->tokens && engine->segments && engine->outputs && engine->scheduled;
+    return ok ? PM_OK : pm_fail_memory(err);
+}
+
+/* Backend, weights and limits. */
+static int open_model(pm_engine *engine, const char *dir, const pm_engine_options *options, pm_error *err)
+{
+    engine->kv_type = options->kv_type;
+    engine->step_tokens = options->step_tokens ? options->step_tokens : PM_STEP_TOKENS;
+    int status = pm_checkpoint_open(&engine->checkpoint, dir, err);
+    if (status == PM_OK)
+        status = pm_backend_cpu_new(&engine->backend, options->threads, options->simd, err);
+    if (status == PM_OK)
+        status = pm_model_open(&engine->model, engine->checkpoint, engine->config, engine->backend, engine->step_tokens,
+                               options->progress, options->user, err);
+    if (status != PM_OK)
+        return status;
+    int context = pm_model_context(engine->model);
+    if (options->ctx > context)
+        return pm_fail(err, PM_ERR_LIMIT, "a context of %d is more than the model's max_position_embeddings of %d",
+                       options->ctx, context);
+    engine->ctx = options->ctx ? options->ctx : context;
+    engine->vocab = pm_model_vocab(engine->model);
+    engine->cache = pm_model_cache(engine->model);
+    return make_room(engine, err);
+}
+
+int pm_engine_open(pm_engine **out, const char *dir, const pm_engine_options *options, pm_error *err)
+{
+    pm_engine_options defaults = {0};
+    options = options ? options : &defaults;
+    int status = check_options(options, err);
+    if (status != PM_OK)
+        return status;
+    pm_engine *engine = calloc(1, sizeof(*engine));
+    if (!engine)
+        return pm_fail_memory(err);
+    status = pm_config_open(&engine->config, dir, err);
+    if (status == PM_OK)
+        status = pm_family_check(engine->config, NULL, err); /* before anything large is read */
+    if (status == PM_OK)
+        status = open_text(engine, dir, err);
+    if (status == PM_OK)
+        status = open_model(engine, dir, options, err);
+    if (status == PM_OK)
+        *out = engine;
+    else
+        pm_engine_close(engine);
+    return status;
+}
+
+void pm_engine_close(pm_engine *engine)
+{
+    if (!engine)
+        return;
+    pm_model_close(engine->model);
+    if (engine->backend)
+        engine->backend->ops->free(engine->backend);
+    pm_checkpoint_close(engine->checkpoint);
+    pm_template_free(engine->chat);
+    pm_template_free(engine->chat_tools);
+    pm_tokenizer_close(engine->tokenizer);
+    pm_config_close(engine->config);
+    json_decref(engine->special_tokens);
+    free(engine->stops);
+    free(engine->tokens);
+    free(engine->segments);
+    free(engine->outputs);
+    free(engine->scheduled);
+    free(engine->logits);
+    free(engine);
+}
+
+/* ---- descriptions ---- */
+
+static void copy_string(char *to, size_t size, const char *from)
+{
+    snprintf(to, size, "%s", from ? from : "");
+}
+
+/* Memory of one session that has filled its context. */
+static void count_cache(const pm_engine *engine, pm_info *info)
+{
+    uint64_t rows = 0, states = 0;
+    for (int i = 0; i < engine->cache->n_rows; i++)
+        rows += engine->backend->ops->rows_bytes(&engine->cache->rows[i], engine->kv_type, engine->ctx);
+    for (int i = 0; i < engine->cache->n_states; i++)
+        states += (uint64_t)engine->cache->states[i].count * sizeof(float);
+    info->cache_bytes = rows + states;
+    info->row_bytes = rows / (uint64_t)engine->ctx;
+    info->state_bytes = states;
+}
+
+void pm_engine_info(const pm_engine *engine, pm_info *out)
+{
+    *out = (pm_info){.supported = true, .verdict = "supported", .ctx = engine->ctx};
+    pm_model_info(engine->model, out);
+    const char *model_type = json_string_value(json_object_get(engine->config->root, "model_type"));
+    copy_string(out->model_type, sizeof(out->model_type), model_type);
+    engine->backend->ops->describe(engine->backend, out->device, sizeof(out->device));
+    count_cache(engine, out);
+}
+
+/* Fills in what is known of a model that does not open, from its config. */
+static void describe_refused(const pm_config *config, const char *verdict, pm_info *out)
+{
+    const char *family = NULL;
+    *out = (pm_info){0};
+    pm_family_check(config, &family, NULL);
+    copy_string(out->verdict, sizeof(out->verdict), verdict);
+    copy_string(out->model_type, sizeof(out->model_type),
+                json_string_value(json_object_get(config->root, "model_type")));
+    copy_string(out->family, sizeof(out->family), family);
+}
+
+int pm_inspect(const char *dir, const pm_engine_options *options, pm_info *out, pm_error *err)
+{
+    pm_engine_options cheap = options ? *options : (pm_engine_options){0};
+    pm_engine *engine = NULL;
+    pm_config *config = NULL;
+    pm_error refusal;
+    int status = check_options(&cheap, err);
+    if (status == PM_OK)
+        status = pm_config_open(&config, dir, err);
+    if (status != PM_OK)
+        return status;
+    cheap.step_tokens = 1; /* nothing is computed; weights are mapped, not read */
+    status = pm_engine_open(&engine, dir, &cheap, &refusal);
+    if (status == PM_OK) {
+        pm_engine_info(engine, out);
+    } else if (status == PM_ERR_LIMIT || status == PM_ERR_MEMORY) {
+        /* Not the checkpoint's fault: the ctx asked for, or this process. */
+        if (err)
+            *err = refusal;
+    } else {
+        describe_refused(config, refusal.message, out);
+        status = PM_OK;
+    }
+    pm_engine_close(engine);
+    pm_config_close(config);
+    return status;
+}
+
+void pm_engine_sampling(const pm_engine *engine, pm_sampling *out)
+{
+    *out = engine->sampling;
+}

@@ -1,0 +1,47 @@
+/* The engine's own: what an open model consists of, and the room that its steps work in. */
+#ifndef PM_ENGINE_H
+#define PM_ENGINE_H
+
+#include "base/base.h"
+#include "files/checkpoint.h"
+#include "files/config.h"
+#include "model/model.h"
+#include "text/template.h"
+#include "text/tokenizer.h"
+
+enum {
+    PM_STEP_TOKENS = 512,         /* the default of pm_engine_options.step_tokens */
+    PM_STEP_TOKENS_MAX = 1 << 16, /* the largest that is accepted */
+    PM_SNAPSHOT_STRIDE = 1024     /* tokens between the snapshots of a long timeline */
+};
+
+struct pm_engine {
+    pm_config *config;
+    pm_checkpoint *checkpoint;
+    pm_backend *backend;
+    pm_model *model;
+    pm_tokenizer *tokenizer;
+    pm_template *chat, *chat_tools; /* NULL when the model has none; the second is for requests with tools */
+    json_t *special_tokens;         /* object: bos_token, eos_token, ... as text, for the template */
+    pm_token bos;                   /* what the post-processor puts in front of a text, -1: nothing */
+    pm_token *stops;                /* tokens that end an answer */
+    size_t n_stops;
+    pm_sampling sampling; /* the model's defaults */
+
+    const pm_cache_spec *cache; /* the model's */
+    int vocab, ctx, step_tokens;
+    pm_kv_type kv_type;
+
+    /* Room for one step, used by step.c. */
+    pm_token *tokens;       /* [step_tokens] */
+    pm_segment *segments;   /* [step_tokens] */
+    int *outputs;           /* [step_tokens] */
+    pm_session **scheduled; /* [step_tokens] the session of each segment */
+    float *logits;          /* [logits_rows, vocab], grown to the largest step seen */
+    size_t logits_rows;
+};
+
+/* An error unless ids[0..n) are tokens of the model. */
+int pm_engine_check_ids(const pm_engine *engine, const pm_token *ids, size_t n, pm_error *err);
+
+#endif

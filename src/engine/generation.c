@@ -1,0 +1,131 @@
+#include "engine/generation.h"
+
+#include <stdlib.h>
+
+enum { TOP_LOGPROBS_MAX = 1000 };
+
+int pm_generation_init(pm_generation *generation, const pm_generation_model *model, const pm_generate_options *options,
+                       size_t limit, pm_error *err)
+{
+    int n_top = options->logprobs ? options->top_logprobs : 0;
+    if (options->top_logprobs < 0 || options->top_logprobs > TOP_LOGPROBS_MAX)
+        return pm_fail(err, PM_ERR_INVALID, "top_logprobs is %d, not between 0 and %d", options->top_logprobs,
+                       TOP_LOGPROBS_MAX);
+    if (n_top > model->vocab)
+        return pm_fail(err, PM_ERR_INVALID, "top_logprobs is %d, more than the vocabulary of %d", n_top, model->vocab);
+    pm_generation made = {.model = *model,
+                          .ignore_eos = options->ignore_eos,
+                          .record = options->logprobs,
+                          .n_top = n_top,
+                          .limit = limit};
+    int status = pm_stop_init(&made.stop, options->stop, options->n_stop, err);
+    if (status == PM_OK)
+        status = pm_sampler_init(&made.sampler, &options->sampling, model->vocab, err);
+    if (status == PM_OK && pm_buf_reserve(&made.text, 0) != PM_OK)
+        status = pm_fail_memory(err);
+    if (status != PM_OK) {
+        pm_generation_free(&made);
+        return status;
+    }
+    pm_detok_init(&made.detok, model->tokenizer, false);
+    *generation = made;
+    return PM_OK;
+}
+
+void pm_generation_free(pm_generation *generation)
+{
+    pm_sampler_free(&generation->sampler);
+    pm_stop_free(&generation->stop);
+    pm_buf_free(&generation->text);
+    free(generation->ids);
+    free(generation->logprobs);
+    free(generation->top);
+    *generation = (pm_generation){0};
+}
+
+/* Room for one more token in every list. */
+static int reserve(pm_generation *generation, pm_error *err)
+{
+    size_t need = generation->n + 1, row;
+    if (pm_grow((void **)&generation->ids, &generation->ids_cap, need, sizeof(pm_token)) != PM_OK)
+        return pm_fail_memory(err);
+    if (generation->record &&
+        pm_grow((void **)&generation->logprobs, &generation->logprobs_cap, need, sizeof(float)) != PM_OK)
+        return pm_fail_memory(err);
+    if (generation->n_top && (!pm_mul((size_t)generation->n_top, sizeof(pm_logprob), &row) ||
+                              pm_grow((void **)&generation->top, &generation->top_cap, need, row) != PM_OK))
+        return pm_fail_memory(err);
+    return PM_OK;
+}
+
+/* Looks for stop strings in what was added since `seen`; one that is found ends the answer. */
+static void scan(pm_generation *generation, size_t seen)
+{
+    pm_buf *text = &generation->text;
+    if (pm_stop_scan(&generation->stop, text->data, seen, text->len, &generation->final)) {
+        text->len = generation->final;
+        text->data[text->len] = 0;
+        generation->done = true;
+        generation->finish = PM_FINISH_STOP;
+    }
+}
+
+int pm_generation_end(pm_generation *generation, pm_finish finish, pm_error *err)
+{
+    if (generation->done)
+        return PM_OK;
+    size_t seen = generation->text.len;
+    int status = pm_detok_finish(&generation->detok, &generation->text, err);
+    if (status != PM_OK)
+        return status;
+    scan(generation, seen);
+    if (generation->done)
+        return PM_OK;
+    generation->final = generation->text.len;
+    generation->done = true;
+    generation->finish = finish;
+    return PM_OK;
+}
+
+static bool is_stop_token(const pm_generation *generation, pm_token id)
+{
+    for (size_t i = 0; i < generation->model.n_stops; i++)
+        if (generation->model.stops[i] == id)
+            return true;
+    return false;
+}
+
+int pm_generation_next(pm_generation *generation, const float *logits, pm_token *id, pm_error *err)
+{
+    size_t n = generation->n, seen = generation->text.len;
+    int status = reserve(generation, err);
+    if (status == PM_OK)
+        status = pm_sampler_pick(&generation->sampler, logits, id, err);
+    if (status != PM_OK)
+        return status;
+    if (generation->record) {
+        pm_logprob *top = generation->n_top ? generation->top + n * (size_t)generation->n_top : NULL;
+        pm_sampler_logprobs(&generation->sampler, logits, *id, &generation->logprobs[n], top, generation->n_top);
+    }
+    generation->ids[generation->n++] = *id;
+    if (!generation->ignore_eos && is_stop_token(generation, *id))
+        return pm_generation_end(generation, PM_FINISH_STOP, err);
+    /* Logits may be wider than the tokenizer's vocabulary; such a token has no text. */
+    if (*id < pm_tokenizer_vocab(generation->model.tokenizer)) {
+        status = pm_detok_push(&generation->detok, *id, &generation->text, err);
+        if (status != PM_OK)
+            return status;
+        scan(generation, seen);
+    }
+    if (!generation->done && generation->n >= generation->limit)
+        return pm_generation_end(generation, PM_FINISH_LENGTH, err);
+    return PM_OK;
+}
+
+const char *pm_generation_take(pm_generation *generation, size_t *len)
+{
+    const char *text = generation->text.data + generation->taken;
+    *len = generation->final - generation->taken;
+    generation->taken = generation->final;
+    return text;
+}

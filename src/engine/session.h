@@ -1,0 +1,81 @@
+/* A session's own: its timeline, what the layers remember of it, and snapshots to roll back to. */
+#ifndef PM_SESSION_H
+#define PM_SESSION_H
+
+#include "engine/engine.h"
+
+#include <stdatomic.h>
+
+/* ---- snapshots (snapshot.c) ----
+ *
+ * Rows can be cut anywhere, states cannot: a snapshot is a copy of all states at a position, with the logits after it.
+ * A model without states needs none. A session keeps as many as fit PM_SNAPSHOT_BYTES, but at least PM_SNAPSHOTS_MIN
+ * and at most PM_SNAPSHOTS_MAX; when one more is taken, one is dropped so that their spacing grows with the distance
+ * from the end. Forks share them. */
+enum { PM_SNAPSHOTS_MIN = 4, PM_SNAPSHOTS_MAX = 64, PM_SNAPSHOT_BYTES = 32 << 20 };
+
+typedef struct pm_snapshot {
+    size_t pos;
+    int refs;
+    pm_state **states; /* [cache->n_states] */
+    float *logits;     /* [vocab] */
+} pm_snapshot;
+
+/* Which of n >= 2 snapshots at ascending positions to drop: the one whose absence leaves the smallest gap in relation
+ * to its distance from the end. Never the newest. */
+int pm_snapshot_victim(const size_t *positions, int n);
+
+/* How many snapshots a session of this engine keeps. */
+int pm_snapshot_limit(const pm_engine *engine);
+
+/* Remembers the present, if it is not remembered already. Only a saving of later work: out of memory, there is no
+ * snapshot and no error. */
+void pm_snapshot_take(pm_session *session);
+
+/* Drops the session's snapshots after position `pos`. */
+void pm_snapshot_drop_after(pm_session *session, size_t pos);
+
+/* ---- sessions ---- */
+
+/* What a step still has to do for a session. */
+typedef struct pm_task {
+    const pm_token *tokens;
+    size_t n, done;
+    float *logits; /* as pm_work.logits */
+    size_t mark;   /* take a snapshot at this position; 0: nowhere in particular */
+    bool listed;   /* is part of the running call */
+} pm_task;
+
+struct pm_session {
+    pm_engine *engine;
+    pm_token *ids; /* the timeline */
+    size_t length, cap;
+    pm_rows **rows;        /* [cache->n_rows] */
+    pm_state **states;     /* [cache->n_states] */
+    float *logits, *spare; /* [vocab] after the last token, when has_logits; and as much room for the next */
+    bool has_logits;
+    pm_snapshot *snapshots[PM_SNAPSHOTS_MAX]; /* ascending positions, at most the length */
+    int n_snapshots;
+    pm_task task;
+    _Atomic int cancel;
+};
+
+/* Cuts the timeline back to `pos` or to the last position before it that the session can return to; with `logits`, to
+ * one after which logits are or will be known when the tokens up to `pos` are computed again. */
+void pm_session_rewind(pm_session *session, size_t pos, bool logits);
+
+/* After a failed step: cuts the timeline back to where everything is known. */
+void pm_session_recover(pm_session *session);
+
+/* True, once, after pm_session_cancel. */
+bool pm_session_cancelled(pm_session *session);
+
+/* Makes room for n more tokens; PM_ERR_LIMIT when they do not fit the context. */
+int pm_session_reserve(pm_session *session, size_t n, pm_error *err);
+
+/* Carries out the tasks of the n sessions in `work` (step.c); only work[i].session is looked at. `progress` may be
+ * NULL and is told of the first session's task. */
+int pm_run_tasks(pm_engine *engine, const pm_work *work, int n, const pm_sync_options *progress, size_t total,
+                 pm_error *err);
+
+#endif
