@@ -176,8 +176,8 @@ static inline void pm_sincos(float angle, float *sine, float *cosine)
     double r = (angle - n * 0x1.921fb4p+0) - n * 0x1.4442dp-24 - n * 0x1.8469898cc517p-48, z = r * r;
     double s = 0, c = 0; /* Taylor series to r^17 and r^16: the rest is below 1e-17 for |r| <= pi / 4 */
     for (int k = 16; k >= 2; k -= 2) {
-        s = (1.0 - s) * z / (double)(k * (k + 1));
-        c = (1.0 - c) * z / (double)(k * (k - 1));
+        s = (1.0 - s) * z * (1.0 / (k * (k + 1)));
+        c = (1.0 - c) * z * (1.0 / (k * (k - 1)));
     }
     s = r - r * s;
     c = 1.0 - c;

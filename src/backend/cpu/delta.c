@@ -1,0 +1,214 @@
+/* Gated delta net: a causal depthwise convolution, then the delta rule with decay, token by token.
+ *
+ * The state of a head is updated in the order of the tokens and nothing is regrouped, so any chunking of a prompt gives
+ * the same bits. Formulas: Yang, Kautz and Hatamizadeh 2024, "Gated Delta Networks: Improving Mamba2 with Delta Rule";
+ * details (where the scale, the activation and the gate apply) as the recurrent form of Qwen3.5 in transformers. */
+#include "backend/cpu/mixer.h"
+
+/* ---- scalar kernels ---- */
+
+void pm_scalar_conv(const pm_conv_args *args, float *y)
+{
+    for (int t = 0; t < args->n; t++)
+        for (int c = 0; c < args->width; c++) {
+            float sum = 0;
+            for (int i = 0; i < args->kernel; i++)
+                sum = fmaf(args->w[(size_t)c * (size_t)args->kernel + (size_t)i], args->x[t + i][c], sum);
+            y[(size_t)t * (size_t)args->width + (size_t)c] = pm_silu(sum);
+        }
+}
+
+/* One token: S = g S; S += k (beta (v - k^T S))^T; out = q^T S. Sums over the key dimension ascend. */
+static void delta_token(const pm_delta_args *args, int t)
+{
+    size_t key_dim = (size_t)args->key_dim, value_dim = (size_t)args->value_dim;
+    const float *q = args->q + (size_t)t * key_dim, *k = args->k + (size_t)t * key_dim;
+    const float *v = args->v + (size_t)t * value_dim;
+    float *out = args->out + (size_t)t * value_dim;
+    for (size_t d = 0; d < value_dim; d++) {
+        float *s = args->state + d, recalled = 0, read = 0;
+        for (size_t i = 0; i < key_dim; i++)
+            recalled = fmaf(k[i], args->decay[t] * s[i * value_dim], recalled);
+        float change = args->beta[t] * (v[d] - recalled);
+        for (size_t i = 0; i < key_dim; i++) {
+            s[i * value_dim] = fmaf(k[i], change, args->decay[t] * s[i * value_dim]);
+            read = fmaf(q[i], s[i * value_dim], read);
+        }
+        out[d] = read;
+    }
+}
+
+void pm_scalar_delta(const pm_delta_args *args)
+{
+    for (int t = 0; t < args->n; t++)
+        delta_token(args, t);
+}
+
+void pm_scalar_gated_norm(const float *x, const float *norm, const float *z, float eps, int n, float *out)
+{
+    float r = pm_rsqrt(pm_dot(x, x, n) / (float)n + eps);
+    for (int i = 0; i < n; i++)
+        out[i] = x[i] * r * norm[i] * pm_silu(z[i]);
+}
+
+/* ---- the operation ---- */
+
+enum { CHUNK = 16 }; /* tokens between two passes over the state */
+
+typedef struct delta_job {
+    const pm_cpu *cpu;
+    const pm_batch *batch;
+    const pm_gated_delta_args *args;
+    int parts;  /* the value heads of a key head are cut into this many parts */
+    char *work; /* [workers] */
+    size_t work_bytes;
+} delta_job;
+
+/* Where a worker keeps a chunk of a head. */
+typedef struct bench {
+    float *q, *k;        /* [CHUNK, key_dim] */
+    float *v, *out;      /* [CHUNK, value_dim] */
+    float *decay, *beta; /* [CHUNK] */
+    const float **x;     /* [CHUNK + kernel - 1] inputs of the convolution */
+} bench;
+
+/* Lays a bench out at `base` (NULL: nowhere); returns its bytes. */
+static size_t bench_layout(const pm_gated_delta_args *args, char *base, bench *b)
+{
+    size_t at = 0, keys = CHUNK * (size_t)args->key_dim, values = CHUNK * (size_t)args->value_dim;
+    b->q = pm_take(base, &at, keys * sizeof(float));
+    b->k = pm_take(base, &at, keys * sizeof(float));
+    b->v = pm_take(base, &at, values * sizeof(float));
+    b->out = pm_take(base, &at, values * sizeof(float));
+    b->decay = pm_take(base, &at, CHUNK * sizeof(float));
+    b->beta = pm_take(base, &at, CHUNK * sizeof(float));
+    b->x = pm_take(base, &at, (CHUNK + (size_t)args->kernel - 1) * sizeof(*b->x));
+    return at;
+}
+
+static size_t channels_of(const pm_gated_delta_args *args)
+{
+    return 2 * (size_t)args->key_heads * (size_t)args->key_dim + (size_t)args->value_heads * (size_t)args->value_dim;
+}
+
+/* Input `t` of a segment at channel 0; t >= 1 - kernel: those before the segment are the conv state. */
+static const float *input_row(const pm_gated_delta_args *args, const pm_segment *segment, int64_t t)
+{
+    size_t channels = channels_of(args);
+    if (t < 0)
+        return segment->states[args->conv_state]->data + (size_t)(t + args->kernel - 1) * channels;
+    return args->qkv->data + (size_t)(segment->first + t) * channels;
+}
+
+/* Convolved channels [channel, channel + width) of tokens [t, t + n) of the segment. */
+static void convolve(const delta_job *job, bench *b, const pm_segment *segment, int t, int n, size_t channel, int width,
+                     float *y)
+{
+    const pm_gated_delta_args *args = job->args;
+    for (int i = 0; i < n + args->kernel - 1; i++)
+        b->x[i] = input_row(args, segment, (int64_t)t + i + 1 - args->kernel) + channel;
+    const float *w = args->conv->data + channel * (size_t)args->kernel;
+    job->cpu->mixer->conv(&(pm_conv_args){.x = b->x, .w = w, .width = width, .kernel = args->kernel, .n = n}, y);
+}
+
+/* Each of n heads divided by its length, then times `scale`. */
+static void normalise(const delta_job *job, float *x, int n, float scale)
+{
+    int dim = job->args->key_dim;
+    for (float *head = x; head < x + (size_t)n * (size_t)dim; head += dim) {
+        float r = pm_rsqrt(job->cpu->mixer->dot(head, head, dim) + 1e-6f);
+        for (int i = 0; i < dim; i++)
+            head[i] = head[i] * r * scale;
+    }
+}
+
+/* Value head `head` over tokens [t, t + n) of the segment; the bench has their queries and keys. */
+static void value_head(const delta_job *job, bench *b, const pm_segment *segment, int t, int n, int head)
+{
+    const pm_gated_delta_args *args = job->args;
+    const pm_mixer_kernels *kernels = job->cpu->mixer;
+    size_t key_dim = (size_t)args->key_dim, value_dim = (size_t)args->value_dim, heads = (size_t)args->value_heads;
+    convolve(job, b, segment, t, n, 2 * (size_t)args->key_heads * key_dim + (size_t)head * value_dim, args->value_dim,
+             b->v);
+    for (int i = 0; i < n; i++) {
+        size_t at = (size_t)(segment->first + t + i) * heads + (size_t)head;
+        kernels->delta_gates(args->A_log->data[head], args->a->data[at] + args->dt_bias->data[head], args->b->data[at],
+                             b->decay + i, b->beta + i);
+    }
+    float *state = segment->states[args->delta_state]->data + (size_t)head * key_dim * value_dim;
+    kernels->delta(&(pm_delta_args){.state = state,
+                                    .q = b->q,
+                                    .k = b->k,
+                                    .v = b->v,
+                                    .decay = b->decay,
+                                    .beta = b->beta,
+                                    .out = b->out,
+                                    .key_dim = args->key_dim,
+                                    .value_dim = args->value_dim,
+                                    .n = n});
+    for (int i = 0; i < n; i++) {
+        size_t at = ((size_t)(segment->first + t + i) * heads + (size_t)head) * value_dim;
+        kernels->gated_norm(b->out + (size_t)i * value_dim, args->norm->data, args->z->data + at, args->eps,
+                            args->value_dim, args->out->data + at);
+    }
+}
+
+/* Items are (segment, key head, part). A part works out the queries and keys of its head for itself. */
+static void delta_items(void *arg, int worker, int64_t first, int64_t last)
+{
+    const delta_job *job = arg;
+    const pm_gated_delta_args *args = job->args;
+    int group = args->value_heads / args->key_heads;
+    size_t key_dim = (size_t)args->key_dim;
+    bench b;
+    bench_layout(args, job->work + (size_t)worker * job->work_bytes, &b);
+    for (int64_t item = first; item < last; item++) {
+        int64_t part = item % job->parts, rest = item / job->parts;
+        size_t key_head = (size_t)(rest % args->key_heads);
+        const pm_segment *segment = job->batch->segments + rest / args->key_heads;
+        int from = (int)(part * group / job->parts), to = (int)((part + 1) * group / job->parts);
+        for (int t = 0; t < segment->n; t += CHUNK) {
+            int n = segment->n - t < CHUNK ? segment->n - t : CHUNK;
+            convolve(job, &b, segment, t, n, key_head * key_dim, args->key_dim, b.q);
+            convolve(job, &b, segment, t, n, ((size_t)args->key_heads + key_head) * key_dim, args->key_dim, b.k);
+            normalise(job, b.q, n, pm_rsqrt((float)args->key_dim));
+            normalise(job, b.k, n, 1.0f);
+            for (int h = from; h < to; h++)
+                value_head(job, &b, segment, t, n, (int)key_head * group + h);
+        }
+    }
+}
+
+/* The conv state becomes the newest kernel - 1 inputs. Ascending, a row is read before it is overwritten. */
+static void shift_items(void *arg, int worker, int64_t first, int64_t last)
+{
+    (void)worker;
+    const delta_job *job = arg;
+    const pm_gated_delta_args *args = job->args;
+    size_t channels = channels_of(args);
+    for (int64_t s = first; s < last; s++) {
+        const pm_segment *segment = job->batch->segments + s;
+        float *state = segment->states[args->conv_state]->data;
+        for (int i = 0; i < args->kernel - 1; i++)
+            memcpy(state + (size_t)i * channels, input_row(args, segment, (int64_t)segment->n + i + 1 - args->kernel),
+                   channels * sizeof(float));
+    }
+}
+
+int pm_cpu_gated_delta(pm_backend *backend, const pm_batch *batch, const pm_gated_delta_args *args, pm_error *err)
+{
+    pm_cpu *cpu = (pm_cpu *)backend;
+    delta_job job = {.cpu = cpu, .batch = batch, .args = args};
+    job.work_bytes = bench_layout(args, NULL, &(bench){0});
+    job.work = pm_cpu_scratch(cpu, PM_SCRATCH_DELTA, (size_t)pm_workers(cpu) * job.work_bytes);
+    if (!job.work)
+        return pm_fail_memory(err);
+
+    int64_t items = (int64_t)batch->n_segments * args->key_heads, state = (int64_t)args->key_dim * args->value_dim;
+    int64_t cost = batch->n_tokens * (int64_t)args->value_heads * state * 4;
+    job.parts = pm_group_parts(cpu, items, args->value_heads / args->key_heads, cost);
+    items *= job.parts;
+    pm_run(cpu, items, pm_grain(cost / items), delta_items, &job);
+    pm_run(cpu, batch->n_segments, pm_grain((int64_t)channels_of(args) * args->kernel), shift_items, &job);
+    return PM_OK;
+}

@@ -1,0 +1,36 @@
+#include "backend/cpu/mixer.h"
+
+static float scalar_dot(const float *a, const float *b, int n)
+{
+    return pm_dot(a, b, n);
+}
+
+static void scalar_delta_gates(float A_log, float a, float b, float *decay, float *beta)
+{
+    pm_delta_gates(A_log, a, b, decay, beta);
+}
+
+const pm_mixer_kernels pm_mixer_scalar = {
+    .dot = scalar_dot,
+    .widen = pm_scalar_widen,
+    .narrow = pm_scalar_narrow,
+    .scores = pm_scalar_scores,
+    .softmax = pm_scalar_softmax,
+    .mix = pm_scalar_mix,
+    .gate = pm_scalar_gate,
+    .conv = pm_scalar_conv,
+    .delta_gates = scalar_delta_gates,
+    .delta = pm_scalar_delta,
+    .gated_norm = pm_scalar_gated_norm,
+};
+
+/* The level must be one that the processor has. */
+const pm_mixer_kernels *pm_mixer_kernels_for(pm_simd simd)
+{
+#if defined(__x86_64__)
+    if (simd == PM_SIMD_AVX2)
+        return &pm_mixer_avx2;
+#endif
+    (void)simd;
+    return &pm_mixer_scalar;
+}

@@ -1,0 +1,138 @@
+/* The inner loops of attention and of the gated delta net, one table a level. The scalar table defines the bits. Sums
+ * called dot or sum follow the rule of cpu.h; every other sum is one chain of fmaf per element, in the stated order. */
+#ifndef PM_MIXER_H
+#define PM_MIXER_H
+
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/math.h"
+#include "backend/cpu/memory.h"
+
+/* The inputs of a causal convolution of `width` neighbouring channels over n tokens. */
+typedef struct pm_conv_args {
+    const float *const *x; /* [n + kernel - 1] rows, at the first of the channels; oldest first */
+    const float *w;        /* [width, kernel] */
+    int width, kernel, n;
+} pm_conv_args;
+
+/* The delta rule for one value head over n tokens. */
+typedef struct pm_delta_args {
+    float *state;              /* [key_dim, value_dim] */
+    const float *q, *k;        /* [n, key_dim] */
+    const float *v;            /* [n, value_dim] */
+    const float *decay, *beta; /* [n] */
+    float *out;                /* [n, value_dim] */
+    int key_dim, value_dim, n;
+} pm_delta_args;
+
+typedef struct pm_mixer_kernels {
+    float (*dot)(const float *a, const float *b, int n);
+    void (*widen)(const uint16_t *from, float *to, size_t n);  /* f16 to f32 */
+    void (*narrow)(const float *from, uint16_t *to, size_t n); /* f32 to f16, nearest even */
+
+    /* scores[j] = scale * dot(q, k[j]) for n rows of k. */
+    void (*scores)(const float *q, const float *k, int dim, int n, float scale, float *scores);
+    /* One block of an online softmax. Scores become exp(score - new max), where hidden ones (-inf) are 0; *sum and what
+     * has been accumulated with it are corrected by exp(old max - new max), which is returned. */
+    float (*softmax)(float scores[PM_BLOCK_ROWS], float *max, float *sum);
+    /* acc = correction * acc + sum of p[j] v[j], ascending j, for n rows of v. */
+    void (*mix)(float *acc, float correction, const float *p, const float *v, int dim, int n);
+    void (*gate)(float *x, const float *gate, int n); /* x *= sigmoid(gate) */
+
+    /* y[t][c] = silu(sum of w[c][i] x[t + i][c], ascending i); rows of y are `width` long. */
+    void (*conv)(const pm_conv_args *args, float *y);
+    /* decay = exp(-exp(A_log) softplus(a)), beta = sigmoid(b) */
+    void (*delta_gates)(float A_log, float a, float b, float *decay, float *beta);
+    void (*delta)(const pm_delta_args *args);
+    /* out = x * rsqrt(dot(x, x) / n + eps) * norm * silu(z) */
+    void (*gated_norm)(const float *x, const float *norm, const float *z, float eps, int n, float *out);
+} pm_mixer_kernels;
+
+extern const pm_mixer_kernels pm_mixer_scalar;
+#if defined(__x86_64__)
+extern const pm_mixer_kernels pm_mixer_avx2;
+#endif
+
+/* ---- scalar kernels, one file each ---- */
+void pm_scalar_widen(const uint16_t *from, float *to, size_t n);
+void pm_scalar_narrow(const float *from, uint16_t *to, size_t n);
+void pm_scalar_scores(const float *q, const float *k, int dim, int n, float scale, float *scores);
+float pm_scalar_softmax(float scores[PM_BLOCK_ROWS], float *max, float *sum);
+void pm_scalar_mix(float *acc, float correction, const float *p, const float *v, int dim, int n);
+void pm_scalar_gate(float *x, const float *gate, int n);
+void pm_scalar_conv(const pm_conv_args *args, float *y);
+void pm_scalar_delta(const pm_delta_args *args);
+void pm_scalar_gated_norm(const float *x, const float *norm, const float *z, float eps, int n, float *out);
+
+#if defined(__x86_64__)
+void pm_avx2_widen(const uint16_t *from, float *to, size_t n);
+void pm_avx2_narrow(const float *from, uint16_t *to, size_t n);
+void pm_avx2_scores(const float *q, const float *k, int dim, int n, float scale, float *scores);
+float pm_avx2_softmax(float scores[PM_BLOCK_ROWS], float *max, float *sum);
+void pm_avx2_mix(float *acc, float correction, const float *p, const float *v, int dim, int n);
+void pm_avx2_gate(float *x, const float *gate, int n);
+void pm_avx2_conv(const pm_conv_args *args, float *y);
+void pm_avx2_delta_gates(float A_log, float a, float b, float *decay, float *beta);
+void pm_avx2_delta(const pm_delta_args *args);
+void pm_avx2_gated_norm(const float *x, const float *norm, const float *z, float eps, int n, float *out);
+#endif
+
+/* The same code at every level; where fma is an instruction it is faster. */
+static inline void pm_delta_gates(float A_log, float a, float b, float *decay, float *beta)
+{
+    *decay = pm_exp(-pm_exp(A_log) * pm_softplus(a));
+    *beta = pm_sigmoid(b);
+}
+
+/* ---- shared by the two operations ---- */
+
+static inline int pm_workers(const pm_cpu *cpu)
+{
+    return cpu->pool ? pm_pool_threads(cpu->pool) : 1;
+}
+
+/* pm_pool_run, or the caller alone where there is no pool. */
+static inline void pm_run(pm_cpu *cpu, int64_t n, int64_t grain, pm_pool_fn *fn, void *arg)
+{
+    if (n < 1)
+        return;
+    if (cpu->pool)
+        pm_pool_run(cpu->pool, n, grain, fn, arg);
+    else
+        fn(arg, 0, 0, n);
+}
+
+/* Work, counted in multiplications and additions, that is worth a worker's while: about 10 microseconds of it. */
+enum { PM_PIECE = 100000 };
+
+/* Into how many parts each of `items` pieces of work, a group of `group` heads that share data, is cut so that all
+ * workers have something to do. `cost` is that of all the work. */
+static inline int pm_group_parts(const pm_cpu *cpu, int64_t items, int group, int64_t cost)
+{
+    int workers = pm_workers(cpu);
+    if (items >= workers || cost < 2 * PM_PIECE)
+        return 1;
+    int64_t parts = (workers + items - 1) / items;
+    return parts < group ? (int)parts : group;
+}
+
+/* How many indices make a piece when one of them costs `cost`. */
+static inline int64_t pm_grain(int64_t cost)
+{
+    return cost >= PM_PIECE ? 1 : PM_PIECE / (cost > 0 ? cost : 1);
+}
+
+/* Bytes rounded up to whole cache lines, so that workers do not share one. */
+static inline size_t pm_line(size_t bytes)
+{
+    return (bytes + 63) & ~(size_t)63;
+}
+
+/* Takes `bytes`, rounded up likewise, off the memory at `base` from *at on; with `base` NULL it only counts. */
+static inline void *pm_take(char *base, size_t *at, size_t bytes)
+{
+    char *p = base ? base + *at : NULL;
+    *at += pm_line(bytes);
+    return p;
+}
+
+#endif

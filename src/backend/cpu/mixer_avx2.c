@@ -1,0 +1,16 @@
+#include "backend/cpu/math_avx2.h"
+#include "backend/cpu/mixer.h"
+
+const pm_mixer_kernels pm_mixer_avx2 = {
+    .dot = pm_dot_avx2,
+    .widen = pm_avx2_widen,
+    .narrow = pm_avx2_narrow,
+    .scores = pm_avx2_scores,
+    .softmax = pm_avx2_softmax,
+    .mix = pm_avx2_mix,
+    .gate = pm_avx2_gate,
+    .conv = pm_avx2_conv,
+    .delta_gates = pm_avx2_delta_gates,
+    .delta = pm_avx2_delta,
+    .gated_norm = pm_avx2_gated_norm,
+};
