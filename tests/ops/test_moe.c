@@ -1,0 +1,326 @@
+/* Mixture of experts: routing by hand-made cases, the whole operation against double arithmetic, and the same bits for
+ * a token whatever its company, the level and the number of threads. */
+#include "ops/matrices.h"
+
+enum { MAX_TOKENS = 33, MAX_HIDDEN = 256 };
+
+/* ---- routing ---- */
+
+static void route_normalise_and_scale(void **state)
+{
+    (void)state;
+    static const float logits[] = {0.5f, 2.0f, -1.0f, 1.0f};
+    double all = 0, chosen = exp(2.0) + exp(1.0);
+    for (int e = 0; e < 4; e++)
+        all += exp((double)logits[e]);
+    for (int normalise = 0; normalise < 2; normalise++)
+        for (int scaled = 0; scaled < 2; scaled++) {
+            float scale = scaled ? 2.5f : 1.0f, weights[2];
+            int32_t ids[2];
+            pm_moe_route(logits, &(pm_route){PM_ROUTE_SOFTMAX, 4, 2, normalise, scale}, ids, weights);
+            assert_int_equal(ids[0], 1);
+            assert_int_equal(ids[1], 3);
+            double sum = normalise ? scale : chosen / all * (double)scale;
+            assert_true(fabs((double)weights[0] + (double)weights[1] - sum) < 1e-6 * sum);
+            assert_true(fabs((double)weights[0] / (double)weights[1] - exp(1.0)) < 1e-5);
+        }
+}
+
+static void route_ties_and_order(void **state)
+{
+    (void)state;
+    static const struct {
+        float logits[8];
+        int top_k;
+        int32_t ids[8];
+    } cases[] = {
+        {{1, 1, 1, 1, 1, 1, 1, 1}, 3, {0, 1, 2}},
+        {{0, 3, 1, 3, 2, 3, 2, 2}, 4, {1, 3, 4, 5}},
+        {{0, 3, 1, 3, 2, 3, 2, 2}, 5, {1, 3, 4, 5, 6}},
+        {{-5, -4, -3, -2, -1, 0, 1, 2}, 1, {7}},
+        {{7, 6, 5, 4, 3, 2, 1, 0}, 8, {0, 1, 2, 3, 4, 5, 6, 7}},
+        {{-0.0f, 0.0f, -0.0f, 0.0f, -1, -1, -1, -1}, 2, {0, 1}},
+    };
+    for (size_t i = 0; i < PM_COUNT(cases); i++) {
+        int32_t ids[8];
+        float weights[8];
+        pm_moe_route(cases[i].logits, &(pm_route){PM_ROUTE_SOFTMAX, 8, cases[i].top_k, true, 1}, ids, weights);
+        assert_memory_equal(ids, cases[i].ids, (size_t)cases[i].top_k * sizeof(*ids));
+    }
+}
+
+static void route_extremes(void **state)
+{
+    (void)state;
+    int32_t ids[3];
+    float weights[3];
+    const pm_route route = {PM_ROUTE_SOFTMAX, 6, 3, true, 1}, raw = {PM_ROUTE_SOFTMAX, 6, 3, false, 1};
+    static const float far[] = {3e38f, -3e38f, 0, -3e38f, 1e38f, 5};
+    pm_moe_route(far, &route, ids, weights);
+    assert_true(weights[0] == 1 && weights[1] == 0 && weights[2] == 0);
+    pm_moe_route(far, &raw, ids, weights);
+    assert_true(weights[0] == 1 && weights[1] == 0 && weights[2] == 0);
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
+    for (int b = 0; b < 3; b++)
+        for (int at = 0; at < 6; at++) {
+            float logits[6] = {1, 2, 3, 4, 5, 6};
+            logits[at] = bad[b];
+            pm_moe_route(logits, &route, ids, weights);
+            for (int i = 0; i < 3; i++) {
+                assert_true(ids[i] >= 0 && ids[i] < 6 && (i == 0 || ids[i] > ids[i - 1]));
+                assert_true(isnan(weights[i]));
+            }
+        }
+}
+
+/* ---- the whole operation ---- */
+
+typedef struct layer {
+    const char *name;
+    test_kind router, expert, down, shared;
+    int hidden, width, shared_width, experts, top_k;
+    bool normalise, shared_gate;
+} layer;
+
+#define AFFINE(bits, group)                                                                                            \
+    {                                                                                                                  \
+        "", PM_FORMAT_AFFINE, PM_SCALE_BF16, bits, group                                                               \
+    }
+#define FLOAT(format)                                                                                                  \
+    {                                                                                                                  \
+        "", format, PM_SCALE_BF16, 0, 0                                                                                \
+    }
+
+static const layer layers[] = {
+    {"4-bit, 8-bit router", AFFINE(8, 64), AFFINE(4, 64), AFFINE(4, 64), AFFINE(4, 64), 256, 128, 64, 16, 4, true,
+     true},
+    {"bf16", FLOAT(PM_FORMAT_BF16), FLOAT(PM_FORMAT_BF16), FLOAT(PM_FORMAT_BF16), FLOAT(PM_FORMAT_BF16), 72, 37, 19, 7,
+     3, false, true},
+    {"no shared expert", FLOAT(PM_FORMAT_F32), AFFINE(4, 32), AFFINE(8, 32), AFFINE(4, 64), 96, 96, 0, 40, 8, true,
+     false},
+    {"shared expert without gate", FLOAT(PM_FORMAT_F16), AFFINE(8, 128), AFFINE(6, 64), AFFINE(3, 32), 128, 192, 32, 5,
+     5, false, false},
+    {"one expert", AFFINE(4, 64), AFFINE(4, 64), AFFINE(2, 64), AFFINE(5, 64), 64, 64, 64, 3, 1, true, true},
+};
+
+typedef struct weights {
+    test_matrix router, shared[3], shared_gate, experts[3][40];
+    pm_weight gate[40], up[40], down[40];
+    float norm[MAX_HIDDEN];
+} weights;
+
+static void weights_make(weights *w, const layer *l, test_random *r)
+{
+    w->router = matrix_new(r, &l->router, CONTENTS_RANDOM, l->experts, l->hidden);
+    for (int e = 0; e < l->experts; e++) {
+        w->experts[0][e] = matrix_new(r, &l->expert, CONTENTS_RANDOM, l->width, l->hidden);
+        w->experts[1][e] = matrix_new(r, &l->expert, CONTENTS_RANDOM, l->width, l->hidden);
+        w->experts[2][e] = matrix_new(r, &l->down, CONTENTS_RANDOM, l->hidden, l->width);
+        w->gate[e] = w->experts[0][e].w;
+        w->up[e] = w->experts[1][e].w;
+        w->down[e] = w->experts[2][e].w;
+    }
+    if (l->shared_width) {
+        w->shared[0] = matrix_new(r, &l->shared, CONTENTS_RANDOM, l->shared_width, l->hidden);
+        w->shared[1] = matrix_new(r, &l->shared, CONTENTS_RANDOM, l->shared_width, l->hidden);
+        w->shared[2] = matrix_new(r, &l->shared, CONTENTS_RANDOM, l->hidden, l->shared_width);
+        w->shared_gate = matrix_new(r, &l->router, CONTENTS_RANDOM, 1, l->hidden);
+    }
+    for (int k = 0; k < l->hidden; k++)
+        w->norm[k] = 1 + 0.3f * random_float(r);
+}
+
+static void weights_free(weights *w, const layer *l)
+{
+    matrix_free(&w->router);
+    for (int i = 0; i < 3; i++) {
+        for (int e = 0; e < l->experts; e++)
+            matrix_free(&w->experts[i][e]);
+        if (l->shared_width)
+            matrix_free(&w->shared[i]);
+    }
+    if (l->shared_width)
+        matrix_free(&w->shared_gate);
+}
+
+static void moe(pm_backend *backend, const layer *l, const weights *w, int tokens, const float *x, float *out)
+{
+    pm_tensor *norm = tensor_new(backend, 1, l->hidden, w->norm), *y = tensor_new(backend, tokens, l->hidden, x);
+    pm_moe_args args = {.x = y,
+                        .norm = norm,
+                        .eps = 1e-6f,
+                        .route = {PM_ROUTE_SOFTMAX, l->experts, l->top_k, l->normalise, 1.5f},
+                        .router = &w->router.w,
+                        .gate = w->gate,
+                        .up = w->up,
+                        .down = w->down};
+    if (l->shared_width) {
+        args.shared_gate_proj = &w->shared[0].w;
+        args.shared_up_proj = &w->shared[1].w;
+        args.shared_down_proj = &w->shared[2].w;
+        args.shared_expert_gate = l->shared_gate ? &w->shared_gate.w : NULL;
+    }
+    pm_error err;
+    if (backend->ops->moe(backend, &(pm_batch){.n_tokens = tokens}, &args, &err) != PM_OK)
+        fail_msg("%s: %s", l->name, err.message);
+    tensor_get(backend, y, tokens, out);
+    backend->ops->tensor_free(backend, norm);
+    backend->ops->tensor_free(backend, y);
+}
+
+/* ---- the formula in double ---- */
+
+static void product(const pm_weight *w, const double *x, double *y)
+{
+    for (int o = 0; o < w->out; o++) {
+        y[o] = 0;
+        for (int k = 0; k < w->in; k++)
+            y[o] += weight_at(w, o, k) * x[k];
+    }
+}
+
+static void feed_forward(const pm_weight *gate, const pm_weight *up, const pm_weight *down, const double *x,
+                         double weight, double *out)
+{
+    double g[MAX_HIDDEN], u[MAX_HIDDEN], y[MAX_HIDDEN];
+    product(gate, x, g);
+    product(up, x, u);
+    for (int i = 0; i < gate->out; i++)
+        g[i] = g[i] / (1 + exp(-g[i])) * u[i];
+    product(down, g, y);
+    for (int i = 0; i < down->out; i++)
+        out[i] += weight * y[i];
+}
+
+static void exact_moe(const layer *l, const weights *w, const float *x, double *out)
+{
+    double n[MAX_HIDDEN], logits[40], square = 0, sum = 0, gate;
+    bool taken[40] = {false};
+    int ids[40];
+    for (int k = 0; k < l->hidden; k++)
+        square += (double)x[k] * (double)x[k];
+    for (int k = 0; k < l->hidden; k++) {
+        n[k] = x[k] / sqrt(square / l->hidden + 1e-6) * w->norm[k];
+        out[k] = x[k];
+    }
+    product(&w->router.w, n, logits);
+    for (int i = 0; i < l->top_k; i++) {
+        ids[i] = -1;
+        for (int e = 0; e < l->experts; e++)
+            if (!taken[e] && (ids[i] < 0 || logits[e] > logits[ids[i]]))
+                ids[i] = e;
+        taken[ids[i]] = true;
+    }
+    for (int e = 0; e < l->experts; e++)
+        if (taken[e] || !l->normalise)
+            sum += exp(logits[e]);
+    for (int i = 0; i < l->top_k; i++)
+        feed_forward(&w->gate[ids[i]], &w->up[ids[i]], &w->down[ids[i]], n, exp(logits[ids[i]]) / sum * 1.5, out);
+    if (l->shared_width) {
+        gate = INFINITY;
+        if (l->shared_gate)
+            product(&w->shared_gate.w, n, &gate);
+        feed_forward(&w->shared[0].w, &w->shared[1].w, &w->shared[2].w, n, 1 / (1 + exp(-gate)), out);
+    }
+}
+
+static void moe_is_right(void **state)
+{
+    (void)state;
+    test_random r = {1};
+    static weights w;
+    float x[4 * MAX_HIDDEN], y[4 * MAX_HIDDEN];
+    double exact[MAX_HIDDEN];
+    pm_backend *backend = backend_new(1, PM_SIMD_SCALAR);
+    for (size_t i = 0; i < PM_COUNT(layers); i++) {
+        const layer *l = &layers[i];
+        weights_make(&w, l, &r);
+        for (int k = 0; k < 4 * l->hidden; k++)
+            x[k] = random_float(&r) * 2;
+        moe(backend, l, &w, 4, x, y);
+        for (int t = 0; t < 4; t++) {
+            double size = 0;
+            exact_moe(l, &w, x + t * l->hidden, exact);
+            for (int k = 0; k < l->hidden; k++)
+                size = fmax(size, fabs(exact[k]));
+            for (int k = 0; k < l->hidden; k++)
+                if (!(fabs(y[t * l->hidden + k] - exact[k]) <= 2e-4 * size))
+                    fail_msg("%s, token %d, element %d: %.9g, but exactly it is %.9g", l->name, t, k,
+                             (double)y[t * l->hidden + k], exact[k]);
+        }
+        weights_free(&w, l);
+    }
+    backend->ops->free(backend);
+}
+
+static void company_level_and_threads_do_not_matter(void **state)
+{
+    (void)state;
+    test_random r = {2};
+    static weights w;
+    static float x[MAX_TOKENS * MAX_HIDDEN], alone[MAX_TOKENS * MAX_HIDDEN], y[MAX_TOKENS * MAX_HIDDEN];
+    pm_backend *scalar = backend_new(1, PM_SIMD_SCALAR);
+    pm_backend *backends[] = {scalar, backend_new(1, PM_SIMD_AVX2), backend_new(2, PM_SIMD_AVX2),
+                              backend_new(5, PM_SIMD_AVX2)};
+    static const int sizes[] = {1, 2, 3, 9, 33, 4, 1};
+    for (size_t i = 0; i < PM_COUNT(layers); i++) {
+        const layer *l = &layers[i];
+        weights_make(&w, l, &r);
+        for (int k = 0; k < MAX_TOKENS * l->hidden; k++)
+            x[k] = random_float(&r) * 2;
+        memcpy(x + 7 * l->hidden, x + 3 * l->hidden, (size_t)l->hidden * sizeof(*x)); /* the same token twice */
+        for (int t = 0; t < MAX_TOKENS; t++)
+            moe(scalar, l, &w, 1, x + t * l->hidden, alone + t * l->hidden);
+        for (size_t b = 0; b < PM_COUNT(backends); b++)
+            for (size_t s = 0; s < PM_COUNT(sizes); s++) {
+                char what[100];
+                int first = (int)(random_u32(&r) % (uint32_t)(MAX_TOKENS + 1 - sizes[s]));
+                moe(backends[b], l, &w, sizes[s], x + first * l->hidden, y);
+                snprintf(what, sizeof(what), "%s, %d tokens, backend %zu", l->name, sizes[s], b);
+                assert_same(what, alone + first * l->hidden, y, (size_t)(sizes[s] * l->hidden));
+            }
+        weights_free(&w, l);
+    }
+    for (size_t b = 0; b < PM_COUNT(backends); b++)
+        backends[b]->ops->free(backends[b]);
+}
+
+static void not_finite_stays_in_its_token(void **state)
+{
+    (void)state;
+    test_random r = {3};
+    static weights w;
+    float x[3 * MAX_HIDDEN], clean[3 * MAX_HIDDEN], y[3 * MAX_HIDDEN];
+    for (int level = 0; level < 2; level++) {
+        pm_backend *backend = backend_new(2, level ? PM_SIMD_AVX2 : PM_SIMD_SCALAR);
+        for (size_t i = 0; i < PM_COUNT(layers); i++) {
+            const layer *l = &layers[i];
+            weights_make(&w, l, &r);
+            for (int k = 0; k < 3 * l->hidden; k++)
+                x[k] = random_float(&r);
+            moe(backend, l, &w, 3, x, clean);
+            x[l->hidden + 5] = NAN;
+            moe(backend, l, &w, 3, x, y);
+            for (int k = 0; k < l->hidden; k++) {
+                assert_true(isnan(y[l->hidden + k]));
+                assert_true(same_bits(y[k], clean[k]));
+                assert_true(same_bits(y[2 * l->hidden + k], clean[2 * l->hidden + k]));
+            }
+            weights_free(&w, l);
+        }
+        backend->ops->free(backend);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(route_normalise_and_scale),
+        cmocka_unit_test(route_ties_and_order),
+        cmocka_unit_test(route_extremes),
+        cmocka_unit_test(moe_is_right),
+        cmocka_unit_test(company_level_and_threads_do_not_matter),
+        cmocka_unit_test(not_finite_stays_in_its_token),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
