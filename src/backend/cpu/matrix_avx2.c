@@ -14,7 +14,11 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { AHEAD = 4096 /* bytes that streaming prefetches ahead */, ROWS = 8 /* of a tile */ };
+enum {
+    AHEAD = 4096 /* bytes that streaming prefetches ahead */,
+    ROWS = 8 /* of a tile */,
+    MOST = 8 /* columns of a tile */
+};
 
 /* What the functions below are specialised for. */
 typedef struct shape {
@@ -22,11 +26,32 @@ typedef struct shape {
     pm_scale_type type;
 } shape;
 
-INLINE __m128 load_scales(const void *scales, pm_scale_type type, size_t i)
+/* All ones in the first n of 4 lanes. */
+INLINE __m128i first_lanes(size_t n)
 {
+    return _mm_cmpgt_epi32(_mm_set1_epi32((int)n), _mm_setr_epi32(0, 1, 2, 3));
+}
+
+/* n (1 to 4) scales or biases from the i-th, then zeros; nothing behind them is read. */
+INLINE __m128 load_scales(const void *scales, pm_scale_type type, size_t i, size_t n)
+{
+    const char *p = (const char *)scales + (type == PM_SCALE_F32 ? 4 : 2) * i;
     if (type == PM_SCALE_F32)
-        return _mm_loadu_ps((const float *)scales + i);
-    __m128i half = _mm_loadl_epi64((const __m128i *)((const char *)scales + 2 * i));
+        return n == 4 ? _mm_loadu_ps((const float *)(const void *)p)
+                      : _mm_maskload_ps((const float *)(const void *)p, first_lanes(n));
+    uint64_t halves = 0;
+    if (n == 4) {
+        memcpy(&halves, p, 8);
+    } else {
+        uint32_t two = 0;
+        uint16_t one = 0;
+        if (n & 2)
+            memcpy(&two, p, 4);
+        if (n & 1)
+            memcpy(&one, p + 2 * (n - 1), 2);
+        halves = two | (uint64_t)one << 16 * (n - 1);
+    }
+    __m128i half = _mm_cvtsi64_si128((int64_t)halves);
     if (type == PM_SCALE_F16)
         return _mm_cvtph_ps(half);
     return _mm_castsi128_ps(_mm_slli_epi32(_mm_cvtepu16_epi32(half), 16));
@@ -60,57 +85,36 @@ INLINE __m256i dot_group(shape s, const uint8_t *w, const int16_t *x)
     return sum;
 }
 
-/* The integer sums of four groups, in order. */
-INLINE __m128i dot_4_groups(shape s, const uint8_t *w, const int16_t *x)
+/* Half a block, the last group of an odd number of small ones: 8 words, planes of 8. */
+INLINE __m256i dot_half_block(int bits, const uint8_t *w, const int16_t *x)
 {
+    __m256i words = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)w));
+    __m128i sum = _mm_setzero_si128();
+    for (int i = 0; i < 16 / bits; i++)
+        sum = _mm_add_epi32(sum, _mm_madd_epi16(_mm256_castsi256_si128(field(words, bits, i)),
+                                                _mm_loadu_si128((const __m128i *)(x + 8 * i))));
+    return _mm256_inserti128_si256(_mm256_setzero_si256(), sum, 0);
+}
+
+/* The integer sums of n (1 to 4) groups, in order, then zeros. */
+INLINE __m128i dot_groups(shape s, const uint8_t *w, const int16_t *x, size_t n)
+{
+    const __m256i zero = _mm256_setzero_si256();
     int bytes = s.group * s.bits / 8;
-    for (int i = 0; i < 4 * bytes; i += 64)
-        _mm_prefetch((const char *)w + i + AHEAD, _MM_HINT_T0);
     if (bytes == 16) { /* two groups in a block, one in each half */
-        __m256i a = dot_block(s.bits, w, x), b = dot_block(s.bits, w + 32, x + 64);
+        __m256i a = n >= 2 ? dot_block(s.bits, w, x) : dot_half_block(s.bits, w, x);
+        __m256i b = n >= 4 ? dot_block(s.bits, w + 32, x + 64) : n == 3 ? dot_half_block(s.bits, w + 32, x + 64) : zero;
         __m256i sums = _mm256_hadd_epi32(a, b); /* 0 0 2 2 | 1 1 3 3 */
         __m128i both = _mm_hadd_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1)); /* 0 2 1 3 */
         return _mm_shuffle_epi32(both, _MM_SHUFFLE(3, 1, 2, 0));
     }
-    __m256i a = dot_group(s, w, x), b = dot_group(s, w + bytes, x + s.group);
-    __m256i c = dot_group(s, w + 2 * bytes, x + 2 * s.group), d = dot_group(s, w + 3 * bytes, x + 3 * s.group);
+    __m256i a = dot_group(s, w, x), b = n > 1 ? dot_group(s, w + bytes, x + s.group) : zero;
+    __m256i c = n > 2 ? dot_group(s, w + 2 * bytes, x + 2 * s.group) : zero;
+    __m256i d = n > 3 ? dot_group(s, w + 3 * bytes, x + 3 * s.group) : zero;
     a = _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
     c = _mm256_add_epi32(_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
     a = _mm256_add_epi32(_mm256_unpacklo_epi64(a, c), _mm256_unpackhi_epi64(a, c));
     return _mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1));
-}
-
-INLINE int32_t sum_lanes(__m128i v)
-{
-    v = _mm_add_epi32(v, _mm_unpackhi_epi64(v, v));
-    return _mm_cvtsi128_si32(_mm_add_epi32(v, _mm_shuffle_epi32(v, 1)));
-}
-
-/* The integer sums of the `n` (1 to 3) groups that are left at the end of a row. */
-INLINE void dot_last_groups(shape s, const uint8_t *w, const int16_t *x, int n, int32_t *isum)
-{
-    int bytes = s.group * s.bits / 8, i = 0;
-    if (bytes == 16) {
-        if (n >= 2) {
-            __m256i a = dot_block(s.bits, w, x);
-            isum[0] = sum_lanes(_mm256_castsi256_si128(a));
-            isum[1] = sum_lanes(_mm256_extracti128_si256(a, 1));
-            i = 2;
-        }
-        if (i < n) { /* half a block: 8 words, planes of 8 */
-            __m256i words = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(w + 16 * i)));
-            __m128i sum = _mm_setzero_si128();
-            for (int p = 0; p < 16 / s.bits; p++)
-                sum = _mm_add_epi32(sum, _mm_madd_epi16(_mm256_castsi256_si128(field(words, s.bits, p)),
-                                                        _mm_loadu_si128((const __m128i *)(x + s.group * i + 8 * p))));
-            isum[i] = sum_lanes(sum);
-        }
-        return;
-    }
-    for (; i < n; i++) {
-        __m256i a = dot_group(s, w + bytes * i, x + s.group * i);
-        isum[i] = sum_lanes(_mm_add_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256(a, 1)));
-    }
 }
 
 /* One row times one column. */
@@ -121,21 +125,22 @@ INLINE float row_column(const pm_weight *w, shape s, size_t row, const int16_t *
     const uint8_t *data = (const uint8_t *)w->data + at * bytes;
     __m128 acc = _mm_setzero_ps();
     for (; g + 4 <= groups; g += 4) {
-        __m128 isum = _mm_cvtepi32_ps(dot_4_groups(s, data + g * bytes, x + g * (size_t)s.group));
-        __m128 factor = _mm_mul_ps(load_scales(w->scales, s.type, at + g), _mm_loadu_ps(scale + g));
+        const uint8_t *p = data + g * bytes;
+        for (size_t i = 0; i < 4 * bytes; i += 64)
+            _mm_prefetch((const char *)p + i + AHEAD, _MM_HINT_T0);
+        __m128 isum = _mm_cvtepi32_ps(dot_groups(s, p, x + g * (size_t)s.group, 4));
+        __m128 factor = _mm_mul_ps(load_scales(w->scales, s.type, at + g, 4), _mm_loadu_ps(scale + g));
         acc = _mm_fmadd_ps(isum, factor, acc);
-        acc = _mm_fmadd_ps(load_scales(w->biases, s.type, at + g), _mm_loadu_ps(sum + g), acc);
+        acc = _mm_fmadd_ps(load_scales(w->biases, s.type, at + g, 4), _mm_loadu_ps(sum + g), acc);
     }
-    if (g < groups) {
-        int32_t isum[4];
-        float a[4];
-        _mm_storeu_ps(a, acc);
-        dot_last_groups(s, data + g * bytes, x + g * (size_t)s.group, (int)(groups - g), isum);
-        for (size_t i = 0; g + i < groups; i++) {
-            a[i] = fmaf((float)isum[i], pm_read_scale(w->scales, s.type, at + g + i) * scale[g + i], a[i]);
-            a[i] = fmaf(pm_read_scale(w->biases, s.type, at + g + i), sum[g + i], a[i]);
-        }
-        acc = _mm_loadu_ps(a);
+    if (g < groups) { /* the sums without a group stay as they are, sign of zero included */
+        size_t n = groups - g;
+        __m128i lanes = first_lanes(n);
+        __m128 isum = _mm_cvtepi32_ps(dot_groups(s, data + g * bytes, x + g * (size_t)s.group, n));
+        __m128 factor = _mm_mul_ps(load_scales(w->scales, s.type, at + g, n), _mm_maskload_ps(scale + g, lanes));
+        __m128 more = _mm_fmadd_ps(isum, factor, acc);
+        more = _mm_fmadd_ps(load_scales(w->biases, s.type, at + g, n), _mm_maskload_ps(sum + g, lanes), more);
+        acc = _mm_blendv_ps(acc, more, _mm_castsi128_ps(lanes));
     }
     acc = _mm_add_ps(acc, _mm_movehl_ps(acc, acc));
     return _mm_cvtss_f32(_mm_add_ss(acc, _mm_shuffle_ps(acc, acc, 1)));
@@ -143,38 +148,38 @@ INLINE float row_column(const pm_weight *w, shape s, size_t row, const int16_t *
 
 /* ---- tiles ---- */
 
-/* The four dwords of each of 8 rows: out[d] has dword d of row r in lane r. */
-INLINE void transpose(const uint8_t *p, size_t stride, __m256i out[4])
+/* Four dwords of each of 8 rows, given as pairs of rows r and r + 4: out[d] has dword d of row r in lane r. */
+INLINE void transpose(const __m256i rows[4], __m256i out[4])
 {
-    __m256i a[4];
-    for (int i = 0; i < 4; i++) {
-        const uint8_t *q = p + (size_t)i * stride;
-        a[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)q)),
-                                       _mm_loadu_si128((const __m128i *)(q + 4 * stride)), 1);
-    }
-    __m256i low = _mm256_unpacklo_epi32(a[0], a[1]), low2 = _mm256_unpacklo_epi32(a[2], a[3]);
-    __m256i high = _mm256_unpackhi_epi32(a[0], a[1]), high2 = _mm256_unpackhi_epi32(a[2], a[3]);
+    __m256i low = _mm256_unpacklo_epi32(rows[0], rows[1]), low2 = _mm256_unpacklo_epi32(rows[2], rows[3]);
+    __m256i high = _mm256_unpackhi_epi32(rows[0], rows[1]), high2 = _mm256_unpackhi_epi32(rows[2], rows[3]);
     out[0] = _mm256_unpacklo_epi64(low, low2);
     out[1] = _mm256_unpackhi_epi64(low, low2);
     out[2] = _mm256_unpacklo_epi64(high, high2);
     out[3] = _mm256_unpackhi_epi64(high, high2);
 }
 
-/* Scales (or biases) of groups g .. g + n, n <= 4, of 8 rows: out[i] has group g + i of row r in lane r. */
-INLINE void tile_scales(const void *scales, shape s, size_t row, size_t groups, size_t g, size_t n, __m256 out[4])
+/* 16 bytes of each of 8 rows. */
+INLINE void load_dwords(const uint8_t *p, size_t stride, __m256i out[4])
 {
-    float rows[ROWS][4] = {{0}};
-    for (size_t r = 0; r < ROWS; r++) {
-        size_t at = (row + r) * groups + g;
-        if (n == 4)
-            _mm_storeu_ps(rows[r], load_scales(scales, s.type, at));
-        for (size_t i = 0; n < 4 && i < n; i++)
-            rows[r][i] = pm_read_scale(scales, s.type, at + i);
-    }
-    __m256i columns[4];
-    transpose((const uint8_t *)rows, sizeof(rows[0]), columns);
-    for (int i = 0; i < 4; i++)
-        out[i] = _mm256_castsi256_ps(columns[i]);
+    __m256i rows[4];
+    for (size_t i = 0; i < 4; i++)
+        rows[i] = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(p + i * stride))),
+                                          _mm_loadu_si128((const __m128i *)(p + (i + 4) * stride)), 1);
+    transpose(rows, out);
+}
+
+/* Scales (or biases) of n groups from the i-th of 8 rows: out[g] has row r in lane r. */
+INLINE void tile_scales(const void *scales, pm_scale_type type, size_t i, size_t groups, size_t n, __m256 out[4])
+{
+    __m256i rows[4], columns[4];
+    for (size_t r = 0; r < 4; r++)
+        rows[r] = _mm256_castps_si256(
+            _mm256_insertf128_ps(_mm256_castps128_ps256(load_scales(scales, type, i + r * groups, n)),
+                                 load_scales(scales, type, i + (r + 4) * groups, n), 1));
+    transpose(rows, columns);
+    for (int g = 0; g < 4; g++)
+        out[g] = _mm256_castsi256_ps(columns[g]);
 }
 
 /* Two neighbours of x in every lane. */
@@ -185,10 +190,43 @@ INLINE __m256i pair(const int16_t *x)
     return _mm256_set1_epi32(v);
 }
 
-typedef struct tile_column {
-    const int16_t *q;
-    const float *scale, *sum;
-} tile_column;
+/* Adds 16 bytes of each of 8 rows times n columns. The bytes are the words [word, word + 8) of a block of `width`. */
+INLINE void add_chunk(int bits, const uint8_t *w, size_t stride, const int16_t *const *x, size_t block, int word,
+                      int width, int n, __m256i *isum)
+{
+    __m256i dwords[4];
+    load_dwords(w, stride, dwords);
+    for (int d = 0; d < 4; d++)
+        for (int p = 0; p < 16 / bits; p++) {
+            __m256i v = field(dwords[d], bits, p);
+            for (int c = 0; c < n; c++)
+                isum[c] =
+                    _mm256_add_epi32(isum[c], _mm256_madd_epi16(v, pair(x[c] + block + (word + width * p + 2 * d))));
+        }
+}
+
+/* The integer sums of group g of 8 rows times n columns. A group of 16 bytes is half a block. */
+INLINE void group_sums(shape s, const uint8_t *row, size_t stride, const int16_t *const *x, size_t g, size_t groups,
+                       int n, __m256i *isum)
+{
+    int block = 256 / s.bits;
+    size_t first = g * (size_t)s.group;
+    const uint8_t *p = row + first * (size_t)s.bits / 8;
+    for (int c = 0; c < n; c++)
+        isum[c] = _mm256_setzero_si256();
+    if (s.group >= block) {
+        for (int k = 0; k < s.group; k += block) {
+            add_chunk(s.bits, p + k * s.bits / 8, stride, x, first + (size_t)k, 0, 16, n, isum);
+            add_chunk(s.bits, p + k * s.bits / 8 + 16, stride, x, first + (size_t)k, 8, 16, n, isum);
+        }
+    } else if (g % 2) {
+        add_chunk(s.bits, p, stride, x, first - (size_t)s.group, 8, 16, n, isum);
+    } else if (g + 1 < groups) {
+        add_chunk(s.bits, p, stride, x, first, 0, 16, n, isum);
+    } else {
+        add_chunk(s.bits, p, stride, x, first, 0, 8, n, isum);
+    }
+}
 
 /* 8 rows times n columns (a constant), starting with column `from`. */
 INLINE void tile(const pm_weight *w, shape s, size_t row, const pm_columns *columns, int from, int n,
@@ -196,52 +234,34 @@ INLINE void tile(const pm_weight *w, shape s, size_t row, const pm_columns *colu
 {
     size_t in = (size_t)w->in, groups = in / (size_t)s.group, stride = in * (size_t)s.bits / 8;
     const uint8_t *data = (const uint8_t *)w->data + row * stride;
-    int planes = 16 / s.bits;
-    size_t chunks = (size_t)(s.group * s.bits / 128); /* of 16 bytes, in a group */
-    tile_column x[8];
-    __m256 acc[8][4];
+    const int16_t *x[MOST];
+    const float *x_scale[MOST], *x_sum[MOST];
+    __m256 acc[4][MOST], scale[4], bias[4];
     for (int c = 0; c < n; c++) {
         size_t i = (size_t)(columns->index ? columns->index[from + c] : from + c);
-        x[c] = (tile_column){columns->quantised.q + i * in, columns->quantised.scale + i * groups,
-                             columns->quantised.sum + i * groups};
+        x[c] = columns->quantised.q + i * in;
+        x_scale[c] = columns->quantised.scale + i * groups;
+        x_sum[c] = columns->quantised.sum + i * groups;
         for (int i4 = 0; i4 < 4; i4++)
-            acc[c][i4] = _mm256_setzero_ps();
+            acc[i4][c] = _mm256_setzero_ps();
     }
-    for (size_t g4 = 0; g4 < groups; g4 += 4) {
-        size_t n4 = groups - g4 < 4 ? groups - g4 : 4;
-        __m256 scale[4], bias[4];
-        tile_scales(w->scales, s, row, groups, g4, n4, scale);
-        tile_scales(w->biases, s, row, groups, g4, n4, bias);
-        for (size_t i = 0; i < n4; i++) {
-            size_t g = g4 + i;
-            __m256i isum[8];
-            for (int c = 0; c < n; c++)
-                isum[c] = _mm256_setzero_si256();
-            for (size_t chunk = g * chunks; chunk < (g + 1) * chunks; chunk++) {
-                /* Two chunks make a block of 16 words; a last chunk without a second one is a block of 8. */
-                bool alone = s.group * s.bits == 128 && chunk % 2 == 0 && g + 1 == groups;
-                size_t place = chunk / 2 * (size_t)(256 / s.bits) + chunk % 2 * 8;
-                int width = alone ? 8 : 16;
-                __m256i dwords[4];
-                transpose(data + 16 * chunk, stride, dwords);
-                for (int d = 0; d < 4; d++)
-                    for (int p = 0; p < planes; p++) {
-                        __m256i v = field(dwords[d], s.bits, p);
-                        size_t k = place + (size_t)(width * p + 2 * d);
-                        for (int c = 0; c < n; c++)
-                            isum[c] = _mm256_add_epi32(isum[c], _mm256_madd_epi16(v, pair(x[c].q + k)));
-                    }
-            }
-            for (int c = 0; c < n; c++) {
-                __m256 factor = _mm256_mul_ps(scale[i], _mm256_set1_ps(x[c].scale[g]));
-                acc[c][i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum[c]), factor, acc[c][i]);
-                acc[c][i] = _mm256_fmadd_ps(bias[i], _mm256_set1_ps(x[c].sum[g]), acc[c][i]);
-            }
+    for (size_t g = 0; g < groups; g++) {
+        if (g % 4 == 0) {
+            size_t left = groups - g < 4 ? groups - g : 4;
+            tile_scales(w->scales, s.type, row * groups + g, groups, left, scale);
+            tile_scales(w->biases, s.type, row * groups + g, groups, left, bias);
+        }
+        __m256i isum[MOST];
+        group_sums(s, data, stride, x, g, groups, n, isum);
+        for (int c = 0; c < n; c++) {
+            __m256 factor = _mm256_mul_ps(scale[g % 4], _mm256_set1_ps(x_scale[c][g]));
+            __m256 sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum[c]), factor, acc[g % 4][c]);
+            acc[g % 4][c] = _mm256_fmadd_ps(bias[g % 4], _mm256_set1_ps(x_sum[c][g]), sum);
         }
     }
     for (int c = 0; c < n; c++) {
         size_t at = (size_t)(from + c) * (size_t)results->stride + row;
-        __m256 y = _mm256_add_ps(_mm256_add_ps(acc[c][0], acc[c][2]), _mm256_add_ps(acc[c][1], acc[c][3]));
+        __m256 y = _mm256_add_ps(_mm256_add_ps(acc[0][c], acc[2][c]), _mm256_add_ps(acc[1][c], acc[3][c]));
         if (results->add)
             y = _mm256_add_ps(y, _mm256_loadu_ps(results->add + at));
         _mm256_storeu_ps(results->y + at, y);
