@@ -23,7 +23,6 @@ enum {
 /* What the functions below are specialised for. */
 typedef struct shape {
     int bits, group;
-    pm_scale_type type;
 } shape;
 
 /* All ones in the first n of 4 lanes. */
@@ -129,17 +128,17 @@ INLINE float row_column(const pm_weight *w, shape s, size_t row, const int16_t *
         for (size_t i = 0; i < 4 * bytes; i += 64)
             _mm_prefetch((const char *)p + i + AHEAD, _MM_HINT_T0);
         __m128 isum = _mm_cvtepi32_ps(dot_groups(s, p, x + g * (size_t)s.group, 4));
-        __m128 factor = _mm_mul_ps(load_scales(w->scales, s.type, at + g, 4), _mm_loadu_ps(scale + g));
+        __m128 factor = _mm_mul_ps(load_scales(w->scales, w->scale_type, at + g, 4), _mm_loadu_ps(scale + g));
         acc = _mm_fmadd_ps(isum, factor, acc);
-        acc = _mm_fmadd_ps(load_scales(w->biases, s.type, at + g, 4), _mm_loadu_ps(sum + g), acc);
+        acc = _mm_fmadd_ps(load_scales(w->biases, w->scale_type, at + g, 4), _mm_loadu_ps(sum + g), acc);
     }
     if (g < groups) { /* the sums without a group stay as they are, sign of zero included */
         size_t n = groups - g;
         __m128i lanes = first_lanes(n);
         __m128 isum = _mm_cvtepi32_ps(dot_groups(s, data + g * bytes, x + g * (size_t)s.group, n));
-        __m128 factor = _mm_mul_ps(load_scales(w->scales, s.type, at + g, n), _mm_maskload_ps(scale + g, lanes));
+        __m128 factor = _mm_mul_ps(load_scales(w->scales, w->scale_type, at + g, n), _mm_maskload_ps(scale + g, lanes));
         __m128 more = _mm_fmadd_ps(isum, factor, acc);
-        more = _mm_fmadd_ps(load_scales(w->biases, s.type, at + g, n), _mm_maskload_ps(sum + g, lanes), more);
+        more = _mm_fmadd_ps(load_scales(w->biases, w->scale_type, at + g, n), _mm_maskload_ps(sum + g, lanes), more);
         acc = _mm_blendv_ps(acc, more, _mm_castsi128_ps(lanes));
     }
     acc = _mm_add_ps(acc, _mm_movehl_ps(acc, acc));
@@ -190,82 +189,92 @@ INLINE __m256i pair(const int16_t *x)
     return _mm256_set1_epi32(v);
 }
 
-/* Adds 16 bytes of each of 8 rows times n columns. The bytes are the words [word, word + 8) of a block of `width`. */
+/* Adds 16 bytes of each of 8 * v rows times n columns. The bytes are words [word, word + 8) of a block of `width`. */
 INLINE void add_chunk(int bits, const uint8_t *w, size_t stride, const int16_t *const *x, size_t block, int word,
-                      int width, int n, __m256i *isum)
+                      int width, int v, int n, __m256i isum[][MOST])
 {
-    __m256i dwords[4];
-    load_dwords(w, stride, dwords);
+    __m256i dwords[2][4];
+    for (int i = 0; i < v; i++)
+        load_dwords(w + (size_t)(8 * i) * stride, stride, dwords[i]);
     for (int d = 0; d < 4; d++)
         for (int p = 0; p < 16 / bits; p++) {
-            __m256i v = field(dwords[d], bits, p);
-            for (int c = 0; c < n; c++)
-                isum[c] =
-                    _mm256_add_epi32(isum[c], _mm256_madd_epi16(v, pair(x[c] + block + (word + width * p + 2 * d))));
+            __m256i weights[2];
+            for (int i = 0; i < v; i++)
+                weights[i] = field(dwords[i][d], bits, p);
+            for (int c = 0; c < n; c++) {
+                __m256i two = pair(x[c] + block + (word + width * p + 2 * d));
+                for (int i = 0; i < v; i++)
+                    isum[i][c] = _mm256_add_epi32(isum[i][c], _mm256_madd_epi16(weights[i], two));
+            }
         }
 }
 
-/* The integer sums of group g of 8 rows times n columns. A group of 16 bytes is half a block. */
+/* The integer sums of group g of 8 * v rows times n columns. A group of 16 bytes is half a block. */
 INLINE void group_sums(shape s, const uint8_t *row, size_t stride, const int16_t *const *x, size_t g, size_t groups,
-                       int n, __m256i *isum)
+                       int v, int n, __m256i isum[][MOST])
 {
     int block = 256 / s.bits;
     size_t first = g * (size_t)s.group;
     const uint8_t *p = row + first * (size_t)s.bits / 8;
-    for (int c = 0; c < n; c++)
-        isum[c] = _mm256_setzero_si256();
+    for (int i = 0; i < v; i++)
+        for (int c = 0; c < n; c++)
+            isum[i][c] = _mm256_setzero_si256();
     if (s.group >= block) {
         for (int k = 0; k < s.group; k += block) {
-            add_chunk(s.bits, p + k * s.bits / 8, stride, x, first + (size_t)k, 0, 16, n, isum);
-            add_chunk(s.bits, p + k * s.bits / 8 + 16, stride, x, first + (size_t)k, 8, 16, n, isum);
+            add_chunk(s.bits, p + k * s.bits / 8, stride, x, first + (size_t)k, 0, 16, v, n, isum);
+            add_chunk(s.bits, p + k * s.bits / 8 + 16, stride, x, first + (size_t)k, 8, 16, v, n, isum);
         }
     } else if (g % 2) {
-        add_chunk(s.bits, p, stride, x, first - (size_t)s.group, 8, 16, n, isum);
+        add_chunk(s.bits, p, stride, x, first - (size_t)s.group, 8, 16, v, n, isum);
     } else if (g + 1 < groups) {
-        add_chunk(s.bits, p, stride, x, first, 0, 16, n, isum);
+        add_chunk(s.bits, p, stride, x, first, 0, 16, v, n, isum);
     } else {
-        add_chunk(s.bits, p, stride, x, first, 0, 8, n, isum);
+        add_chunk(s.bits, p, stride, x, first, 0, 8, v, n, isum);
     }
 }
 
-/* 8 rows times n columns (a constant), starting with column `from`. */
-INLINE void tile(const pm_weight *w, shape s, size_t row, const pm_columns *columns, int from, int n,
+/* 8 * v rows times n columns (constants), starting with column `from`. */
+INLINE void tile(const pm_weight *w, shape s, size_t row, int v, const pm_columns *columns, int from, int n,
                  const pm_results *results)
 {
     size_t in = (size_t)w->in, groups = in / (size_t)s.group, stride = in * (size_t)s.bits / 8;
     const uint8_t *data = (const uint8_t *)w->data + row * stride;
     const int16_t *x[MOST];
     const float *x_scale[MOST], *x_sum[MOST];
-    __m256 acc[4][MOST], scale[4], bias[4];
+    __m256 acc[2][4][MOST], scale[2][4], bias[2][4];
     for (int c = 0; c < n; c++) {
         size_t i = (size_t)(columns->index ? columns->index[from + c] : from + c);
         x[c] = columns->quantised.q + i * in;
         x_scale[c] = columns->quantised.scale + i * groups;
         x_sum[c] = columns->quantised.sum + i * groups;
-        for (int i4 = 0; i4 < 4; i4++)
-            acc[i4][c] = _mm256_setzero_ps();
+        for (int k = 0; k < 4 * v; k++)
+            acc[k / 4][k % 4][c] = _mm256_setzero_ps();
     }
     for (size_t g = 0; g < groups; g++) {
-        if (g % 4 == 0) {
-            size_t left = groups - g < 4 ? groups - g : 4;
-            tile_scales(w->scales, s.type, row * groups + g, groups, left, scale);
-            tile_scales(w->biases, s.type, row * groups + g, groups, left, bias);
+        __m256i isum[2][MOST];
+        size_t left = groups - g < 4 ? groups - g : 4;
+        for (int i = 0; i < v && g % 4 == 0; i++) {
+            size_t at = (row + 8 * (size_t)i) * groups + g;
+            tile_scales(w->scales, w->scale_type, at, groups, left, scale[i]);
+            tile_scales(w->biases, w->scale_type, at, groups, left, bias[i]);
         }
-        __m256i isum[MOST];
-        group_sums(s, data, stride, x, g, groups, n, isum);
-        for (int c = 0; c < n; c++) {
-            __m256 factor = _mm256_mul_ps(scale[g % 4], _mm256_set1_ps(x_scale[c][g]));
-            __m256 sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum[c]), factor, acc[g % 4][c]);
-            acc[g % 4][c] = _mm256_fmadd_ps(bias[g % 4], _mm256_set1_ps(x_sum[c][g]), sum);
+        group_sums(s, data, stride, x, g, groups, v, n, isum);
+        for (int c = 0; c < n; c++)
+            for (int i = 0; i < v; i++) {
+                __m256 factor = _mm256_mul_ps(scale[i][g % 4], _mm256_set1_ps(x_scale[c][g]));
+                __m256 sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum[i][c]), factor, acc[i][g % 4][c]);
+                acc[i][g % 4][c] = _mm256_fmadd_ps(bias[i][g % 4], _mm256_set1_ps(x_sum[c][g]), sum);
+            }
+    }
+    for (int c = 0; c < n; c++)
+        for (int i = 0; i < v; i++) {
+            size_t at = (size_t)(from + c) * (size_t)results->stride + row + 8 * (size_t)i;
+            __m256(*a)[MOST] = acc[i];
+            __m256 y = _mm256_add_ps(_mm256_add_ps(a[0][c], a[2][c]), _mm256_add_ps(a[1][c], a[3][c]));
+            if (results->add)
+                y = _mm256_add_ps(y, _mm256_loadu_ps(results->add + at));
+            _mm256_storeu_ps(results->y + at, y);
         }
-    }
-    for (int c = 0; c < n; c++) {
-        size_t at = (size_t)(from + c) * (size_t)results->stride + row;
-        __m256 y = _mm256_add_ps(_mm256_add_ps(acc[0][c], acc[2][c]), _mm256_add_ps(acc[1][c], acc[3][c]));
-        if (results->add)
-            y = _mm256_add_ps(y, _mm256_loadu_ps(results->add + at));
-        _mm256_storeu_ps(results->y + at, y);
-    }
 }
 
 /* ---- all rows and columns ---- */
@@ -284,52 +293,44 @@ INLINE void stream(const pm_weight *w, shape s, int first, int last, const pm_co
     }
 }
 
+/* 8 * v rows times all columns. */
+INLINE void tiles(const pm_weight *w, shape s, int row, int v, const pm_columns *columns, const pm_results *results)
+{
+    int i = 0, n = columns->n;
+    for (; i + MOST <= n; i += MOST)
+        tile(w, s, (size_t)row, v, columns, i, MOST, results);
+    for (; i + 2 <= n; i += 2)
+        tile(w, s, (size_t)row, v, columns, i, 2, results);
+    if (i < n)
+        stream(w, s, row, row + 8 * v, columns, i, results);
+}
+
 INLINE void multiply(const pm_weight *w, shape s, int first, int last, const pm_columns *columns,
                      const pm_results *results)
 {
     int row = first, n = columns->n;
-    for (; n > 1 && row + ROWS <= last; row += ROWS) {
-        int i = 0;
-        for (; i + 8 <= n; i += 8)
-            tile(w, s, (size_t)row, columns, i, 8, results);
-        if (i + 4 <= n) {
-            tile(w, s, (size_t)row, columns, i, 4, results);
-            i += 4;
-        }
-        if (i + 2 <= n) {
-            tile(w, s, (size_t)row, columns, i, 2, results);
-            i += 2;
-        }
-        if (i < n)
-            stream(w, s, row, row + ROWS, columns, i, results);
-    }
+    for (; n > 1 && row + 16 <= last; row += 16)
+        tiles(w, s, row, 2, columns, results);
+    for (; n > 1 && row + 8 <= last; row += 8)
+        tiles(w, s, row, 1, columns, results);
     for (int i = 0; row < last && i < n; i++)
         stream(w, s, row, last, columns, i, results);
 }
 
-#define SPECIALISE(name, bits, group, type)                                                                            \
+/* One function for a bit width, which finds the one specialised for the width of a group. */
+#define SPECIALISE(name, bits, group)                                                                                  \
     static void name(const pm_weight *w, int first, int last, const pm_columns *columns, const pm_results *results)    \
     {                                                                                                                  \
-        multiply(w, (shape){bits, group, type}, first, last, columns, results);                                        \
+        multiply(w, (shape){bits, group}, first, last, columns, results);                                              \
     }
-#define SPECIALISE_TYPES(bits, group)                                                                                  \
-    SPECIALISE(affine_##bits##_##group##_bf16, bits, group, PM_SCALE_BF16)                                             \
-    SPECIALISE(affine_##bits##_##group##_f16, bits, group, PM_SCALE_F16)                                               \
-    SPECIALISE(affine_##bits##_##group##_f32, bits, group, PM_SCALE_F32)
-#define TYPES(bits, group)                                                                                             \
-    {                                                                                                                  \
-        [PM_SCALE_BF16] = affine_##bits##_##group##_bf16, [PM_SCALE_F16] = affine_##bits##_##group##_f16,              \
-        [PM_SCALE_F32] = affine_##bits##_##group##_f32                                                                 \
-    }
-/* One function for a bit width, which finds the one specialised for group and type of scales. */
 #define BITS(name, bits)                                                                                               \
-    SPECIALISE_TYPES(bits, 32)                                                                                         \
-    SPECIALISE_TYPES(bits, 64)                                                                                         \
-    SPECIALISE_TYPES(bits, 128)                                                                                        \
+    SPECIALISE(name##_32, bits, 32)                                                                                    \
+    SPECIALISE(name##_64, bits, 64)                                                                                    \
+    SPECIALISE(name##_128, bits, 128)                                                                                  \
     static void name(const pm_weight *w, int first, int last, const pm_columns *columns, const pm_results *results)    \
     {                                                                                                                  \
-        static pm_multiply_fn *const table[PM_GROUPS][3] = {TYPES(bits, 32), TYPES(bits, 64), TYPES(bits, 128)};       \
-        table[pm_group_index(w->group)][w->scale_type](w, first, last, columns, results);                              \
+        static pm_multiply_fn *const table[PM_GROUPS] = {name##_32, name##_64, name##_128};                            \
+        table[pm_group_index(w->group)](w, first, last, columns, results);                                             \
     }
 
 BITS(affine_4, 4)
