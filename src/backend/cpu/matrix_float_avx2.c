@@ -37,8 +37,8 @@ INLINE void tile(const pm_weight *w, pm_format format, size_t row, int rows, con
 {
     size_t in = (size_t)w->in, stride = in * (format == PM_FORMAT_F32 ? 4 : 2), k = 0;
     const char *data = (const char *)w->data + row * stride;
-    const float *x[4];
-    __m256 low[4][4], high[4][4];
+    const float *x[6];
+    __m256 low[4][6], high[4][6];
     for (int c = 0; c < n; c++) {
         x[c] = columns->x + (size_t)(columns->index ? columns->index[from + c] : from + c) * in;
         for (int r = 0; r < rows; r++)
@@ -76,6 +76,9 @@ INLINE void multiply(const pm_weight *w, pm_format format, int first, int last, 
                      const pm_results *results)
 {
     int n = columns->n, i = 0;
+    for (; i + 6 <= n; i += 6)
+        for (int row = first; row < last; row++)
+            tile(w, format, (size_t)row, 1, columns, i, 6, results);
     for (; i + 4 <= n; i += 4)
         for (int row = first; row < last; row++)
             tile(w, format, (size_t)row, 1, columns, i, 4, results);
@@ -84,6 +87,8 @@ INLINE void multiply(const pm_weight *w, pm_format format, int first, int last, 
             tile(w, format, (size_t)row, 1, columns, i, 2, results);
     if (i < n) {
         int row = first;
+        for (; row + 4 <= last; row += 4)
+            tile(w, format, (size_t)row, 4, columns, i, 1, results);
         for (; row + 2 <= last; row += 2)
             tile(w, format, (size_t)row, 2, columns, i, 1, results);
         if (row < last)
