@@ -1,0 +1,374 @@
+"""The checkpoints: for each folder its transformers class and config, and the older spelling of it if it has one.
+
+Each folder turns on what its name says, so that a wrong result points at its cause.
+"""
+
+from dataclasses import dataclass, field
+
+from vocabulary import END_OF_TEXT, IM_END, VOCAB_SIZE
+
+COMMON = {
+    "vocab_size": VOCAB_SIZE,
+    "bos_token_id": None,
+    "eos_token_id": IM_END,
+    "pad_token_id": END_OF_TEXT,
+    "max_position_embeddings": 512,
+}
+
+
+def rope(theta, **more):
+    return {"rope_type": "default", "rope_theta": theta, **more}
+
+
+@dataclass
+class Checkpoint:
+    model: str  # transformers class
+    config: dict  # its config, or the text part of it when `vision` is set
+    vision: dict | None = None  # a vision tower, which a text model must skip
+    float32: tuple = ()  # ends of the names of the tensors stored as f32
+    without: dict = field(default_factory=dict)  # what is ignored -> the config that a program ignoring it would see
+    old: dict = field(default_factory=dict)  # config_old.json: fields to set or REMOVED
+
+
+REMOVED = object()  # in `old`: the field is left out
+
+# Three query heads of 16 to one key head.
+DENSE = COMMON | {
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "num_key_value_heads": 1,
+    "tie_word_embeddings": True,
+}
+
+# Rows of 32, 64 and 128 values, so that every size of quantisation group has its tensors; make_mlx.py quantises these.
+GROUPED = COMMON | {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "tie_word_embeddings": True,
+}
+
+# Heads wider than hidden_size / heads; keys and values of the delta rule differ in size.
+HYBRID = COMMON | {
+    "hidden_size": 40,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 32,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 32,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "tie_word_embeddings": False,
+}
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 16}
+SHARED = {"shared_expert_intermediate_size": 16}
+NARROW = {  # a fourth of the head is rotated; a text model ignores the sections, its three positions being equal
+    "partial_rotary_factor": 0.25,
+    "mrope_section": [2, 1, 1],
+    "mrope_interleaved": True,
+}
+VISION = {
+    "depth": 1,
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_heads": 2,
+    "out_hidden_size": 40,
+    "patch_size": 2,
+    "spatial_merge_size": 1,
+    "temporal_patch_size": 1,
+    "num_position_embeddings": 4,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 4.0,
+    "original_max_position_embeddings": 128,
+    "attention_factor": 1.3,
+    "beta_fast": 8.0,
+    "beta_slow": 0.5,
+    "truncate": False,
+}
+MSCALE = {
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 8.0,
+    "original_max_position_embeddings": 64,
+    "mscale": 1.0,
+    "mscale_all_dim": 0.5,
+}
+LINEAR, FULL = "linear_attention", "full_attention"
+
+CHECKPOINTS = {
+    "qwen3_5": Checkpoint(
+        "Qwen3_5ForConditionalGeneration",
+        HYBRID
+        | {
+            "intermediate_size": 64,
+            "num_hidden_layers": 3,
+            "layer_types": [LINEAR, LINEAR, FULL],
+            "rope_parameters": rope(1e5, **NARROW),
+        },
+        vision=VISION,
+        float32=("A_log", "linear_attn.norm.weight"),
+        without={"partial_rotary_factor": {"rope_parameters": rope(1e5, partial_rotary_factor=1.0)}},
+    ),
+    "qwen3_5-text": Checkpoint(
+        "Qwen3_5ForCausalLM",
+        HYBRID
+        | {
+            "intermediate_size": 64,
+            "num_hidden_layers": 2,
+            "layer_types": [FULL, LINEAR],
+            "attention_bias": True,
+            "tie_word_embeddings": True,
+            "rope_parameters": rope(1e4, partial_rotary_factor=0.5),
+        },
+        float32=("A_log",),
+    ),
+    "qwen3_5_moe": Checkpoint(
+        "Qwen3_5MoeForConditionalGeneration",
+        HYBRID
+        | EXPERTS
+        | SHARED
+        | {
+            "num_hidden_layers": 2,
+            "layer_types": [LINEAR, FULL],
+            "rope_parameters": rope(1e5, **NARROW),
+        },
+        vision=VISION,
+        float32=("A_log", "dt_bias", "linear_attn.norm.weight"),
+    ),
+    "qwen3_next": Checkpoint(
+        "Qwen3NextForCausalLM",
+        HYBRID
+        | EXPERTS
+        | SHARED
+        | {
+            "intermediate_size": 64,
+            "num_hidden_layers": 2,
+            "layer_types": [LINEAR, FULL],
+            "norm_topk_prob": True,
+            "rope_parameters": rope(1e5, partial_rotary_factor=0.25),
+        },
+        without={"norm_topk_prob": {"norm_topk_prob": False}},
+        old={
+            "rope_parameters": REMOVED,
+            "rope_theta": 1e5,
+            "rope_scaling": None,
+            "partial_rotary_factor": 0.25,
+            "layer_types": REMOVED,
+            "full_attention_interval": 2,
+        },
+    ),
+    "qwen3_next-sparse": Checkpoint(
+        "Qwen3NextForCausalLM",
+        HYBRID
+        | EXPERTS
+        | SHARED
+        | {
+            "intermediate_size": 32,
+            "num_hidden_layers": 4,
+            "head_dim": 16,
+            "layer_types": [LINEAR, FULL, LINEAR, FULL],
+            "decoder_sparse_step": 2,
+            "mlp_only_layers": [3],
+            "norm_topk_prob": False,
+            "attention_bias": True,
+            "rope_parameters": rope(1e4, partial_rotary_factor=0.5),
+        },
+        float32=("A_log",),
+        without={"norm_topk_prob false": {"norm_topk_prob": True}},
+    ),
+    "qwen3_moe": Checkpoint(
+        "Qwen3MoeForCausalLM",
+        GROUPED
+        | {
+            "head_dim": 16,
+            "moe_intermediate_size": 32,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "norm_topk_prob": True,
+            "rope_parameters": rope(1e6),
+        },
+        without={"norm_topk_prob": {"norm_topk_prob": False}},
+    ),
+    "qwen3_moe-sparse": Checkpoint(
+        "Qwen3MoeForCausalLM",
+        COMMON
+        | EXPERTS
+        | {
+            "hidden_size": 40,
+            "intermediate_size": 48,
+            "num_hidden_layers": 4,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 1,
+            "head_dim": 16,
+            "decoder_sparse_step": 2,
+            "mlp_only_layers": [3],
+            "norm_topk_prob": False,
+            "tie_word_embeddings": False,
+            "rope_parameters": rope(1e4),
+        },
+        without={"norm_topk_prob false": {"norm_topk_prob": True}},
+        old={
+            "rope_parameters": REMOVED,
+            "rope_theta": 1e4,
+            "rope_scaling": None,
+            "num_local_experts": REMOVED,
+            "num_experts": 8,
+        },
+    ),
+    "qwen3_moe-window": Checkpoint(
+        "Qwen3MoeForCausalLM",
+        COMMON
+        | EXPERTS
+        | {
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 32,
+            "norm_topk_prob": True,
+            "attention_bias": True,
+            "use_sliding_window": True,
+            "sliding_window": 20,
+            "tie_word_embeddings": False,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1e4,
+                "factor": 4.0,
+                "original_max_position_embeddings": 128,
+            },
+        },
+        without={
+            "sliding_window": {"sliding_window": None, "use_sliding_window": False},
+            "yarn": {"rope_parameters": rope(1e4)},
+        },
+    ),
+    "qwen3": Checkpoint(
+        "Qwen3ForCausalLM",
+        DENSE
+        | {
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 16,
+            "use_sliding_window": True,
+            "sliding_window": 16,
+            "max_window_layers": 1,
+            "rope_parameters": rope(1e6),
+        },
+        without={
+            "sliding_window": {"layer_types": ["full_attention"] * 3},
+            "max_window_layers": {"layer_types": ["sliding_attention"] * 3},
+        },
+    ),
+    "qwen3-bias": Checkpoint(
+        "Qwen3ForCausalLM",
+        DENSE
+        | {
+            "head_dim": 32,
+            "attention_bias": True,
+            "tie_word_embeddings": False,
+            "rope_parameters": MSCALE,
+        },
+        without={
+            "yarn": {"rope_parameters": rope(1e4)},
+            "mscale": {"rope_parameters": {k: v for k, v in MSCALE.items() if k != "mscale"}},
+        },
+    ),
+    "qwen2": Checkpoint(
+        "Qwen2ForCausalLM",
+        DENSE
+        | {
+            "num_hidden_layers": 3,
+            "use_sliding_window": True,
+            "sliding_window": 16,
+            "max_window_layers": 2,
+            "rope_parameters": rope(1e6),
+        },
+        without={
+            "sliding_window": {"layer_types": ["full_attention"] * 3},
+            "max_window_layers": {"layer_types": ["sliding_attention"] * 3},
+        },
+    ),
+    "qwen2-plain": Checkpoint(
+        "Qwen2ForCausalLM",
+        DENSE
+        | {
+            "tie_word_embeddings": False,
+            "sliding_window": 16,
+            "use_sliding_window": False,
+            "rope_parameters": rope(1e6),
+        },
+        old={
+            "rope_parameters": REMOVED,
+            "rope_theta": 1e6,
+            "rope_scaling": None,
+            "layer_types": REMOVED,
+            "sliding_window": 16,
+        },
+    ),
+    "llama-llama3": Checkpoint(
+        "LlamaForCausalLM",
+        GROUPED
+        | {
+            "rope_parameters": {"rope_theta": 5e4, **LLAMA3},
+        },
+        without={"rope scaling": {"rope_parameters": rope(5e4)}},
+        old={
+            "rope_parameters": REMOVED,
+            "rope_theta": 5e4,
+            "rope_scaling": LLAMA3,
+            "head_dim": REMOVED,
+        },
+    ),
+    "llama-head_dim": Checkpoint(
+        "LlamaForCausalLM",
+        DENSE | {"head_dim": 32, "num_key_value_heads": 3, "tie_word_embeddings": False, "rope_parameters": rope(1e4)},
+    ),
+    "llama-bias": Checkpoint(
+        "LlamaForCausalLM",
+        DENSE | {"attention_bias": True, "mlp_bias": True, "rms_norm_eps": 1e-2, "rope_parameters": rope(1e4)},
+        without={"rms_norm_eps": {"rms_norm_eps": 1e-6}},
+    ),
+    "llama-linear": Checkpoint(
+        "LlamaForCausalLM",
+        DENSE | {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}},
+        without={"rope scaling": {"rope_parameters": rope(1e4)}},
+        old={"rope_parameters": REMOVED, "rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": 4.0}},
+    ),
+    "llama-yarn": Checkpoint(
+        "LlamaForCausalLM",
+        DENSE
+        | {
+            "rope_parameters": YARN,
+        },
+        without={k: {"rope_parameters": {f: v for f, v in YARN.items() if f != k}} for k in list(YARN)[4:]},
+    ),
+    "mistral": Checkpoint(
+        "MistralForCausalLM",
+        DENSE
+        | {
+            "head_dim": 32,
+            "num_key_value_heads": 1,
+            "sliding_window": 24,
+            "tie_word_embeddings": False,
+            "rope_parameters": rope(1e6),
+        },
+        without={"sliding_window": {"sliding_window": None}},
+    ),
+}
