@@ -13,6 +13,8 @@
 
 #include <cmocka.h>
 
+#include "backend/backend.h"
+
 static inline uint32_t random_u32(uint64_t *state)
 {
     *state = *state * 6364136223846793005u + 1442695040888963407u;
@@ -65,6 +67,39 @@ static inline int have_avx2(void)
 #endif
     print_message("this processor has no AVX2: only the scalar level is tested\n");
     return 0;
+}
+
+/* A CPU backend, which a failure to make ends the test. */
+static inline pm_backend *cpu_backend(int threads, pm_simd simd)
+{
+    pm_backend *backend;
+    pm_error err;
+    if (pm_backend_cpu_new(&backend, threads, simd, &err) != PM_OK)
+        fail_msg("backend: %s", err.message);
+    return backend;
+}
+
+/* Levels and threads under which every result must be the same bits; the first is the reference. */
+static const struct {
+    int threads;
+    pm_simd simd;
+} settings[] = {{1, PM_SIMD_SCALAR}, {2, PM_SIMD_SCALAR}, {5, PM_SIMD_SCALAR},
+                {1, PM_SIMD_AVX2},   {2, PM_SIMD_AVX2},   {5, PM_SIMD_AVX2}};
+
+enum { SCALAR_SETTINGS = 3, ALL_SETTINGS = 6 };
+
+static inline int count_settings(void)
+{
+    return have_avx2() ? ALL_SETTINGS : SCALAR_SETTINGS;
+}
+
+static inline pm_tensor *new_tensor(pm_backend *backend, int64_t rows, int64_t cols, const float *init)
+{
+    pm_tensor *tensor;
+    pm_error err;
+    if (backend->ops->tensor_new(backend, rows, cols, init, &tensor, &err) != PM_OK)
+        fail_msg("tensor: %s", err.message);
+    return tensor;
 }
 
 #endif

@@ -1,0 +1,217 @@
+/* Rows and states of the CPU backend: growth, forks, cuts, sizes. */
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/memory.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const pm_rows_spec spec = {.ratio = 1, .planes = 4, .width = 6};
+
+static pm_rows *new_rows(pm_kv_type type)
+{
+    pm_rows *rows;
+    pm_error err;
+    if (pm_cpu_rows_new(NULL, &spec, type, &rows, &err) != PM_OK)
+        fail_msg("rows: %s", err.message);
+    assert_int_equal(pm_cpu_rows_length(rows), 0);
+    return rows;
+}
+
+static float *element(const pm_rows *rows, int64_t row, int plane, int column)
+{
+    float *data = pm_rows_plane(rows, row / PM_BLOCK_ROWS, plane);
+    return data + row % PM_BLOCK_ROWS * spec.width + column;
+}
+
+/* Appends n rows whose elements tell row, plane, column and `mark`. */
+static void append(pm_rows *rows, int n, float mark)
+{
+    assert_int_equal(pm_rows_reserve(rows, n, NULL), PM_OK);
+    for (int64_t row = rows->length; row < rows->length + n; row++)
+        for (int plane = 0; plane < spec.planes; plane++)
+            for (int column = 0; column < spec.width; column++)
+                *element(rows, row, plane, column) = (float)(row * 100 + plane * 10 + column) + mark;
+    rows->length += n;
+}
+
+static void check(const pm_rows *rows, int64_t first, int64_t last, float mark)
+{
+    for (int64_t row = first; row < last; row++)
+        for (int plane = 0; plane < spec.planes; plane++)
+            for (int column = 0; column < spec.width; column++)
+                if (*element(rows, row, plane, column) != (float)(row * 100 + plane * 10 + column) + mark)
+                    fail_msg("row %d, plane %d, column %d holds %g", (int)row, plane, column,
+                             (double)*element(rows, row, plane, column));
+}
+
+static void test_growth(void **state)
+{
+    (void)state;
+    pm_rows *rows = new_rows(PM_KV_F32);
+    for (int i = 0; i < 50; i++)
+        append(rows, 1 + i % 9, 0.5f);
+    check(rows, 0, pm_cpu_rows_length(rows), 0.5f);
+    int64_t length = pm_cpu_rows_length(rows);
+    assert_int_equal(rows->n_blocks, (length + 63) / 64);
+    assert_int_equal(pm_rows_reserve(rows, 1000, NULL), PM_OK); /* room alone is no row */
+    assert_int_equal(pm_cpu_rows_length(rows), length);
+    pm_cpu_rows_truncate(NULL, rows, length);
+    assert_int_equal(rows->n_blocks, (length + 63) / 64);
+    pm_cpu_rows_free(NULL, rows);
+    pm_cpu_rows_free(NULL, NULL);
+}
+
+static void test_truncate(void **state)
+{
+    (void)state;
+    static const int cuts[] = {200, 193, 192, 129, 128, 127, 65, 64, 63, 1, 0};
+    pm_rows *rows = new_rows(PM_KV_F32);
+    append(rows, 200, 0);
+    for (size_t i = 0; i < PM_COUNT(cuts); i++) {
+        pm_cpu_rows_truncate(NULL, rows, cuts[i]);
+        assert_int_equal(pm_cpu_rows_length(rows), cuts[i]);
+        assert_int_equal(rows->n_blocks, (cuts[i] + 63) / 64);
+        check(rows, 0, cuts[i], 0);
+    }
+    append(rows, 70, 0.25f);
+    pm_cpu_rows_truncate(NULL, rows, 71); /* longer than it is: nothing happens */
+    pm_cpu_rows_truncate(NULL, rows, -1);
+    assert_int_equal(pm_cpu_rows_length(rows), 70);
+    check(rows, 0, 70, 0.25f);
+    pm_cpu_rows_free(NULL, rows);
+}
+
+static void test_fork(void **state)
+{
+    (void)state;
+    pm_rows *a = new_rows(PM_KV_F32), *b, *c;
+    append(a, 100, 0);
+    assert_int_equal(pm_cpu_rows_fork(NULL, a, 100, &b, NULL), PM_OK);
+    assert_int_equal(pm_cpu_rows_fork(NULL, b, 70, &c, NULL), PM_OK);
+    assert_ptr_equal(a->blocks[0], b->blocks[0]);
+    assert_ptr_equal(a->blocks[1], c->blocks[1]);
+    assert_int_equal(a->blocks[1]->references, 3);
+
+    append(b, 50, 0.5f); /* a block that others read is copied before the write */
+    append(c, 10, 0.25f);
+    append(a, 3, 0.75f);
+    assert_ptr_equal(a->blocks[0], b->blocks[0]);
+    assert_ptr_equal(a->blocks[0], c->blocks[0]);
+    assert_ptr_not_equal(a->blocks[1], b->blocks[1]);
+    assert_ptr_not_equal(a->blocks[1], c->blocks[1]);
+    check(a, 0, 100, 0);
+    check(a, 100, 103, 0.75f);
+    check(b, 0, 100, 0);
+    check(b, 100, 150, 0.5f);
+    check(c, 0, 70, 0);
+    check(c, 70, 80, 0.25f);
+
+    pm_cpu_rows_free(NULL, a); /* the others outlive the first */
+    check(b, 0, 100, 0);
+    check(c, 0, 70, 0);
+    assert_int_equal(b->blocks[0]->references, 2);
+    pm_cpu_rows_free(NULL, b);
+    assert_int_equal(c->blocks[0]->references, 1);
+    pm_block *kept = c->blocks[1];
+    append(c, 1, 0.25f); /* alone again: no copy */
+    assert_ptr_equal(c->blocks[1], kept);
+    pm_cpu_rows_free(NULL, c);
+}
+
+/* A cut into a shared block, then a write, must not show in the other handle. */
+static void test_cut_then_write(void **state)
+{
+    (void)state;
+    pm_rows *a = new_rows(PM_KV_F32), *b, *empty;
+    append(a, 130, 0);
+    assert_int_equal(pm_cpu_rows_fork(NULL, a, 130, &b, NULL), PM_OK);
+    pm_cpu_rows_truncate(NULL, b, 10);
+    append(b, 100, 0.5f);
+    check(a, 0, 130, 0);
+    check(b, 0, 10, 0);
+    check(b, 10, 110, 0.5f);
+    assert_int_equal(pm_cpu_rows_fork(NULL, a, 0, &empty, NULL), PM_OK);
+    append(empty, 2, 0.125f);
+    check(empty, 0, 2, 0.125f);
+    check(a, 0, 130, 0);
+    pm_cpu_rows_free(NULL, empty);
+    pm_cpu_rows_free(NULL, b);
+    pm_cpu_rows_free(NULL, a);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    pm_rows *out = (pm_rows *)&out;
+    pm_error err;
+    pm_rows_spec bad = spec;
+    bad.ratio = 4;
+    assert_int_equal(pm_cpu_rows_new(NULL, &bad, PM_KV_F16, &out, &err), PM_ERR_UNSUPPORTED);
+    assert_string_equal(err.message, "cache rows of 4 tokens are not supported; supported: 1");
+    bad = spec;
+    bad.width = 0;
+    assert_int_equal(pm_cpu_rows_new(NULL, &bad, PM_KV_F16, &out, &err), PM_ERR_INVALID);
+    assert_non_null(strstr(err.message, "4 planes of 0 elements"));
+    pm_rows *rows = new_rows(PM_KV_F16);
+    assert_int_equal(pm_cpu_rows_fork(NULL, rows, 1, &out, &err), PM_ERR_INVALID);
+    assert_non_null(strstr(err.message, "fork 1 rows of a cache of 0"));
+    assert_int_equal(pm_rows_reserve(rows, INT64_MAX, &err), PM_ERR_MEMORY);
+    assert_int_equal(pm_cpu_rows_length(rows), 0);
+    pm_cpu_rows_free(NULL, rows);
+    assert_ptr_equal(out, &out);
+
+    pm_state *none = (pm_state *)&none;
+    assert_int_equal(pm_cpu_state_new(NULL, &(pm_state_spec){-1}, &none, &err), PM_ERR_INVALID);
+    assert_int_equal(pm_cpu_state_new(NULL, &(pm_state_spec){INT64_MAX / 2}, &none, &err), PM_ERR_MEMORY);
+    assert_ptr_equal(none, &none);
+}
+
+static void test_bytes(void **state)
+{
+    (void)state;
+    pm_rows_spec wide = {.ratio = 1, .planes = 4, .width = 128};
+    uint64_t f16 = pm_cpu_rows_bytes(&wide, PM_KV_F16, 64), f32 = pm_cpu_rows_bytes(&wide, PM_KV_F32, 64);
+    assert_int_equal(pm_cpu_rows_bytes(&wide, PM_KV_F16, 0), 0);
+    assert_int_equal(pm_cpu_rows_bytes(&wide, PM_KV_F16, 1), f16);
+    assert_int_equal(pm_cpu_rows_bytes(&wide, PM_KV_F16, 65), 2 * f16);
+    assert_int_equal(pm_cpu_rows_bytes(&wide, PM_KV_F16, 1 << 20), (1 << 14) * f16);
+    assert_in_range(f16, 4 * 128 * 64 * 2, 4 * 128 * 64 * 2 + 64); /* a header at most */
+    assert_in_range(f32, 4 * 128 * 64 * 4, 4 * 128 * 64 * 4 + 64);
+}
+
+static void test_states(void **state)
+{
+    (void)state;
+    pm_state *a, *b;
+    pm_state_spec some = {.count = 1001};
+    assert_int_equal(pm_cpu_state_new(NULL, &some, &a, NULL), PM_OK);
+    assert_int_equal(pm_cpu_state_new(NULL, &some, &b, NULL), PM_OK);
+    assert_int_equal((uintptr_t)a->data % 64, 0);
+    for (int i = 0; i < 1001; i++) {
+        assert_true(a->data[i] == 0);
+        a->data[i] = (float)i;
+    }
+    pm_cpu_state_copy(NULL, b, a);
+    assert_memory_equal(b->data, a->data, 1001 * sizeof(float));
+    pm_cpu_state_zero(NULL, a);
+    for (int i = 0; i < 1001; i++)
+        assert_true(a->data[i] == 0 && b->data[i] == (float)i);
+    pm_cpu_state_free(NULL, a);
+    pm_cpu_state_free(NULL, b);
+    pm_cpu_state_free(NULL, NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_growth),         cmocka_unit_test(test_truncate), cmocka_unit_test(test_fork),
+        cmocka_unit_test(test_cut_then_write), cmocka_unit_test(test_refusals), cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_states),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
