@@ -1,0 +1,327 @@
+/* The same bits every time: the logits of the bundled model do not depend on how a prompt is cut into pieces, on its
+ * company in a batch, on the number of threads, on the instruction set, or on what a session did before. All
+ * comparisons are memcmp. */
+#include "base/base.h"
+#include "oracle.h"
+
+#define MODEL SOURCE_DIR "/models/default"
+
+enum { LONGEST = 408 };
+
+static pm_token *prompt;   /* the oracle's long prompt */
+static size_t length;      /* LONGEST tokens of it */
+static float *expected[2]; /* [length, vocab] by KV type: one thread, scalar, whole */
+static int vocab;
+
+static pm_engine *open_engine(const pm_engine_options *options)
+{
+    pm_engine *engine;
+    pm_error err = {0};
+    if (pm_engine_open(&engine, MODEL, options, &err) != PM_OK)
+        fail_msg("%s", err.message);
+    return engine;
+}
+
+static pm_session *new_session(pm_engine *engine)
+{
+    pm_session *session;
+    assert_int_equal(pm_session_new(&session, engine, NULL), PM_OK);
+    return session;
+}
+
+static float *new_logits(size_t n)
+{
+    float *logits = malloc(n * (size_t)vocab * sizeof(float));
+    assert_non_null(logits);
+    return logits;
+}
+
+static void step(pm_engine *engine, const pm_work *work, int n)
+{
+    pm_error err = {0};
+    if (pm_step(engine, work, n, &err) != PM_OK)
+        fail_msg("%s", err.message);
+}
+
+/* Compares rows [first, first + n) with what the whole prompt gave. */
+static void same(const float *logits, size_t first, size_t n, pm_kv_type kv, const char *what, int detail)
+{
+    for (size_t i = 0; i < n; i++) {
+        const float *want = expected[kv] + (first + i) * (size_t)vocab, *got = logits + i * (size_t)vocab;
+        if (memcmp(want, got, (size_t)vocab * sizeof(float)) == 0)
+            continue;
+        int at = 0, differ = 0;
+        for (int k = 0; k < vocab; k++)
+            if (memcmp(&want[k], &got[k], sizeof(float)) != 0 && !differ++)
+                at = k;
+        fail_msg("%s %d (kv %s): logits after token %zu: %d of %d differ, the first at %d: %.9g, wanted %.9g", what,
+                 detail, kv == PM_KV_F32 ? "f32" : "f16", first + i, differ, vocab, at, (double)got[at],
+                 (double)want[at]);
+    }
+}
+
+static int setup(void **state)
+{
+    int64_t shape[2];
+    pm_info info;
+    (void)state;
+    pm_checkpoint *oracle = oracle_open(MODEL, "oracle_mlx.safetensors");
+    prompt = oracle_read(oracle, "long", "input_ids", PM_I32, shape);
+    pm_checkpoint_close(oracle);
+    length = (size_t)shape[0];
+    assert_int_equal(length, LONGEST);
+    for (int kv = 0; kv < 2; kv++) {
+        pm_engine *engine =
+            open_engine(&(pm_engine_options){.threads = 1, .simd = PM_SIMD_SCALAR, .kv_type = (pm_kv_type)kv});
+        pm_session *session = new_session(engine);
+        pm_engine_info(engine, &info);
+        vocab = info.vocab;
+        expected[kv] = new_logits(length);
+        step(engine, &(pm_work){session, prompt, length, expected[kv]}, 1);
+        pm_session_free(session);
+        pm_engine_close(engine);
+    }
+    assert_true(memcmp(expected[0], expected[1], length * (size_t)vocab * sizeof(float)) != 0);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    free(prompt);
+    free(expected[0]);
+    free(expected[1]);
+    return 0;
+}
+
+/* The whole prompt on an engine with these options. */
+static void whole_prompt(const pm_engine_options *options, const char *what, int detail)
+{
+    pm_engine *engine = open_engine(options);
+    pm_session *session = new_session(engine);
+    float *logits = new_logits(length);
+    step(engine, &(pm_work){session, prompt, length, logits}, 1);
+    same(logits, 0, length, options->kv_type, what, detail);
+    assert_memory_equal(pm_session_logits(session), logits + (length - 1) * (size_t)vocab,
+                        (size_t)vocab * sizeof(float));
+    free(logits);
+    pm_session_free(session);
+    pm_engine_close(engine);
+}
+
+static void test_instruction_sets(void **state)
+{
+    (void)state;
+    for (int kv = 0; kv < 2; kv++)
+        whole_prompt(&(pm_engine_options){.kv_type = (pm_kv_type)kv}, "best instruction set", PM_SIMD_BEST);
+}
+
+static void test_threads(void **state)
+{
+    const int threads[] = {1, 2, 5};
+    (void)state;
+    for (int kv = 0; kv < 2; kv++)
+        for (size_t i = 0; i < PM_COUNT(threads); i++) {
+            whole_prompt(&(pm_engine_options){.threads = threads[i], .kv_type = (pm_kv_type)kv}, "threads", threads[i]);
+            whole_prompt(&(pm_engine_options){.threads = threads[i], .kv_type = (pm_kv_type)kv, .step_tokens = 1},
+                         "token by token, threads", threads[i]);
+        }
+}
+
+static void test_pieces(void **state)
+{
+    const int pieces[] = {1, 3, 7, 64};
+    (void)state;
+    for (int kv = 0; kv < 2; kv++)
+        for (size_t i = 0; i < PM_COUNT(pieces); i++)
+            whole_prompt(&(pm_engine_options){.step_tokens = pieces[i], .kv_type = (pm_kv_type)kv}, "pieces of",
+                         pieces[i]);
+}
+
+/* Prompts shorter than any kernel, then one more token. */
+static void test_short_prompts(void **state)
+{
+    pm_engine *engine = open_engine(NULL);
+    float *logits = new_logits(1);
+    (void)state;
+    for (size_t n = 1; n <= 9; n++) {
+        pm_session *session = new_session(engine);
+        step(engine, &(pm_work){session, prompt, n, NULL}, 1);
+        same(pm_session_logits(session), n - 1, 1, PM_KV_F16, "prompt of", (int)n);
+        step(engine, &(pm_work){session, prompt + n, 1, logits}, 1);
+        same(logits, n, 1, PM_KV_F16, "one after", (int)n);
+        pm_session_free(session);
+    }
+    free(logits);
+    pm_engine_close(engine);
+}
+
+/* Sessions that start and end at different times, in steps of one to many tokens, each as if alone. */
+static void test_company(void **state)
+{
+    enum { SESSIONS = 16 };
+    const int limits[] = {0, 5};
+    (void)state;
+    for (int kv = 0; kv < 2; kv++) {
+        for (size_t l = 0; l < PM_COUNT(limits); l++) {
+            pm_engine *engine = open_engine(&(pm_engine_options){.step_tokens = limits[l], .kv_type = (pm_kv_type)kv});
+            pm_session *sessions[SESSIONS] = {NULL};
+            size_t done[SESSIONS] = {0};
+            float *logits = new_logits(SESSIONS * 40);
+            for (int turn = 0; turn < 40; turn++) {
+                pm_work work[SESSIONS];
+                int who[SESSIONS], n = 0;
+                for (int i = 0; i < SESSIONS; i++) {
+                    size_t take = (turn + i) % 5 == 0 ? (size_t)((turn * 7 + i * 3) % 40 + 1) : 1;
+                    if (turn == i)
+                        sessions[i] = new_session(engine);
+                    if (turn == 2 * i + 8 || (sessions[i] && done[i] + take > length)) {
+                        pm_session_free(sessions[i]);
+                        sessions[i] = NULL;
+                    }
+                    if (!sessions[i])
+                        continue;
+                    work[n] = (pm_work){sessions[i], prompt + done[i], take, logits + (size_t)n * 40 * (size_t)vocab};
+                    who[n++] = i;
+                }
+                step(engine, work, n);
+                for (int k = 0; k < n; k++) {
+                    same(work[k].logits, done[who[k]], work[k].n, (pm_kv_type)kv, "in a batch, session", who[k]);
+                    done[who[k]] += work[k].n;
+                }
+            }
+            for (int i = 0; i < SESSIONS; i++)
+                pm_session_free(sessions[i]);
+            free(logits);
+            pm_engine_close(engine);
+        }
+    }
+}
+
+/* ---- history ---- */
+
+static void sync_to(pm_session *session, const pm_token *ids, size_t n, size_t mark, pm_sync_stats *stats)
+{
+    pm_error err = {0};
+    if (pm_session_sync(session, ids, n, &(pm_sync_options){.mark = mark}, stats, &err) != PM_OK)
+        fail_msg("%s", err.message);
+}
+
+static void test_rollback(void **state)
+{
+    pm_token other[LONGEST];
+    (void)state;
+    memcpy(other, prompt, sizeof(other));
+    for (size_t i = 150; i < LONGEST; i++)
+        other[i] = prompt[LONGEST - 1 - i];
+    for (int kv = 0; kv < 2; kv++) {
+        pm_engine *engine = open_engine(&(pm_engine_options){.kv_type = (pm_kv_type)kv});
+        pm_session *session = new_session(engine);
+        pm_sync_stats stats;
+        sync_to(session, other, 300, 120, &stats);
+        assert_int_equal(stats.reused, 0);
+        sync_to(session, prompt, 200, 0, &stats); /* differs from 150 on: back to the mark */
+        same(pm_session_logits(session), 199, 1, (pm_kv_type)kv, "after a change at", 150);
+        assert_int_equal(stats.reused, 120);
+        assert_int_equal(stats.computed, 80);
+        sync_to(session, prompt, length, 0, &stats);
+        same(pm_session_logits(session), length - 1, 1, (pm_kv_type)kv, "continued to", (int)length);
+        assert_int_equal(stats.reused, 200);
+        sync_to(session, prompt, length, 0, &stats);
+        same(pm_session_logits(session), length - 1, 1, (pm_kv_type)kv, "again", 2);
+        assert_int_equal(stats.computed, 0);
+        sync_to(session, prompt, 200, 0, &stats); /* a snapshot has its logits */
+        same(pm_session_logits(session), 199, 1, (pm_kv_type)kv, "back to", 200);
+        assert_int_equal(stats.computed, 0);
+        sync_to(session, prompt, 60, 0, &stats); /* before any snapshot */
+        same(pm_session_logits(session), 59, 1, (pm_kv_type)kv, "back to", 60);
+        assert_int_equal(stats.reused, 0);
+        sync_to(session, prompt, 1, 0, &stats);
+        same(pm_session_logits(session), 0, 1, (pm_kv_type)kv, "back to", 1);
+        pm_session_free(session);
+        pm_engine_close(engine);
+    }
+}
+
+static void test_fork(void **state)
+{
+    (void)state;
+    for (int kv = 0; kv < 2; kv++) {
+        pm_engine *engine = open_engine(&(pm_engine_options){.kv_type = (pm_kv_type)kv});
+        pm_session *session = new_session(engine), *fork = NULL, *second = NULL;
+        pm_token *changed = malloc(length * sizeof(*changed));
+        float *logits = new_logits(length), *more = new_logits(length);
+        assert_non_null(changed);
+        for (size_t i = 0; i < length; i++)
+            changed[i] = prompt[length - 1 - i];
+        sync_to(session, prompt, 100, 0, NULL);
+        assert_int_equal(pm_session_fork(&fork, session, NULL), PM_OK);
+        assert_int_equal(pm_session_fork(&second, fork, NULL), PM_OK);
+        same(pm_session_logits(fork), 99, 1, (pm_kv_type)kv, "fork at", 100);
+        pm_work both[] = {{fork, changed, 50, NULL}, {session, prompt + 100, 77, logits}};
+        step(engine, both, 2); /* writes to what the two share */
+        same(logits, 100, 77, (pm_kv_type)kv, "beside a fork from", 100);
+        pm_session_free(session);
+        pm_work last = {second, prompt + 100, length - 100, more};
+        step(engine, &last, 1);
+        same(more, 100, length - 100, (pm_kv_type)kv, "second fork from", 100);
+        sync_to(fork, prompt, 130, 0, NULL);
+        same(pm_session_logits(fork), 129, 1, (pm_kv_type)kv, "fork rolled back to", 130);
+        pm_session_free(fork);
+        pm_session_free(second);
+        pm_engine_close(engine);
+        free(changed);
+        free(logits);
+        free(more);
+    }
+}
+
+/* ---- answers ---- */
+
+/* Greedy and seeded answers: again and again, after other turns, and from a session with a past. */
+static void test_answers(void **state)
+{
+    pm_engine *engine = open_engine(NULL);
+    pm_session *session = new_session(engine), *fresh = new_session(engine);
+    pm_prompt whole = {prompt, length, 0}, part = {prompt, 60, 0};
+    (void)state;
+    for (int t = 0; t < 2; t++) {
+        pm_generate_options options = {.sampling = {(float)t * 1.5f, 0, 1, 0, 5}, .max_tokens = 40, .ignore_eos = true};
+        pm_result first, again, other;
+        assert_int_equal(pm_generate(session, &whole, &options, &first, NULL), PM_OK);
+        assert_int_equal(pm_generate(session, &part, &options, &other, NULL), PM_OK);
+        assert_int_equal(first.n, 40);
+        for (int k = 0; k < 3; k++) {
+            pm_session *from = k ? session : fresh;
+            assert_int_equal(pm_generate(from, &whole, &options, &again, NULL), PM_OK);
+            assert_int_equal(again.n, 40);
+            assert_memory_equal(first.ids, again.ids, 40 * sizeof(pm_token));
+            assert_string_equal(first.text, again.text);
+            pm_result_free(&again);
+        }
+        options.sampling.seed = 6;
+        assert_int_equal(pm_generate(session, &whole, &options, &again, NULL), PM_OK);
+        assert_int_equal(memcmp(first.ids, again.ids, 40 * sizeof(pm_token)) == 0, t == 0);
+        pm_result_free(&first);
+        pm_result_free(&again);
+        pm_result_free(&other);
+    }
+    pm_session_free(session);
+    pm_session_free(fresh);
+    pm_engine_close(engine);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_instruction_sets),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_short_prompts),
+        cmocka_unit_test(test_company),
+        cmocka_unit_test(test_rollback),
+        cmocka_unit_test(test_fork),
+        cmocka_unit_test(test_answers),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
