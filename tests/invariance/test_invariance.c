@@ -94,16 +94,15 @@ static int teardown(void **state)
     return 0;
 }
 
-/* The whole prompt on an engine with these options. */
-static void whole_prompt(const pm_engine_options *options, const char *what, int detail)
+/* The first n tokens of the prompt on an engine with these options. */
+static void run_prompt(const pm_engine_options *options, size_t n, const char *what, int detail)
 {
     pm_engine *engine = open_engine(options);
     pm_session *session = new_session(engine);
-    float *logits = new_logits(length);
-    step(engine, &(pm_work){session, prompt, length, logits}, 1);
-    same(logits, 0, length, options->kv_type, what, detail);
-    assert_memory_equal(pm_session_logits(session), logits + (length - 1) * (size_t)vocab,
-                        (size_t)vocab * sizeof(float));
+    float *logits = new_logits(n);
+    step(engine, &(pm_work){session, prompt, n, logits}, 1);
+    same(logits, 0, n, options->kv_type, what, detail);
+    assert_memory_equal(pm_session_logits(session), logits + (n - 1) * (size_t)vocab, (size_t)vocab * sizeof(float));
     free(logits);
     pm_session_free(session);
     pm_engine_close(engine);
@@ -113,29 +112,30 @@ static void test_instruction_sets(void **state)
 {
     (void)state;
     for (int kv = 0; kv < 2; kv++)
-        whole_prompt(&(pm_engine_options){.kv_type = (pm_kv_type)kv}, "best instruction set", PM_SIMD_BEST);
+        run_prompt(&(pm_engine_options){.kv_type = (pm_kv_type)kv}, length, "best instruction set", PM_SIMD_BEST);
 }
 
 static void test_threads(void **state)
 {
     const int threads[] = {1, 2, 5};
     (void)state;
-    for (int kv = 0; kv < 2; kv++)
-        for (size_t i = 0; i < PM_COUNT(threads); i++) {
-            whole_prompt(&(pm_engine_options){.threads = threads[i], .kv_type = (pm_kv_type)kv}, "threads", threads[i]);
-            whole_prompt(&(pm_engine_options){.threads = threads[i], .kv_type = (pm_kv_type)kv, .step_tokens = 1},
-                         "token by token, threads", threads[i]);
-        }
+    for (size_t i = 0; i < PM_COUNT(threads); i++) {
+        pm_engine_options options = {.threads = threads[i], .kv_type = PM_KV_F32};
+        run_prompt(&options, length, "threads", threads[i]);
+        options.kv_type = PM_KV_F16;
+        options.step_tokens = 1;
+        run_prompt(&options, 140, "token by token, threads", threads[i]);
+    }
 }
 
 static void test_pieces(void **state)
 {
     const int pieces[] = {1, 3, 7, 64};
     (void)state;
-    for (int kv = 0; kv < 2; kv++)
-        for (size_t i = 0; i < PM_COUNT(pieces); i++)
-            whole_prompt(&(pm_engine_options){.step_tokens = pieces[i], .kv_type = (pm_kv_type)kv}, "pieces of",
-                         pieces[i]);
+    for (size_t i = 0; i < PM_COUNT(pieces); i++)
+        for (int kv = 0; kv < 2; kv++)
+            run_prompt(&(pm_engine_options){.step_tokens = pieces[i], .kv_type = (pm_kv_type)kv}, 70 * (i + 1),
+                       "pieces of", pieces[i]);
 }
 
 /* Prompts shorter than any kernel, then one more token. */
@@ -157,45 +157,46 @@ static void test_short_prompts(void **state)
 }
 
 /* Sessions that start and end at different times, in steps of one to many tokens, each as if alone. */
-static void test_company(void **state)
+static void keep_company(const pm_engine_options *options)
 {
-    enum { SESSIONS = 16 };
-    const int limits[] = {0, 5};
-    (void)state;
-    for (int kv = 0; kv < 2; kv++) {
-        for (size_t l = 0; l < PM_COUNT(limits); l++) {
-            pm_engine *engine = open_engine(&(pm_engine_options){.step_tokens = limits[l], .kv_type = (pm_kv_type)kv});
-            pm_session *sessions[SESSIONS] = {NULL};
-            size_t done[SESSIONS] = {0};
-            float *logits = new_logits(SESSIONS * 40);
-            for (int turn = 0; turn < 40; turn++) {
-                pm_work work[SESSIONS];
-                int who[SESSIONS], n = 0;
-                for (int i = 0; i < SESSIONS; i++) {
-                    size_t take = (turn + i) % 5 == 0 ? (size_t)((turn * 7 + i * 3) % 40 + 1) : 1;
-                    if (turn == i)
-                        sessions[i] = new_session(engine);
-                    if (turn == 2 * i + 8 || (sessions[i] && done[i] + take > length)) {
-                        pm_session_free(sessions[i]);
-                        sessions[i] = NULL;
-                    }
-                    if (!sessions[i])
-                        continue;
-                    work[n] = (pm_work){sessions[i], prompt + done[i], take, logits + (size_t)n * 40 * (size_t)vocab};
-                    who[n++] = i;
-                }
-                step(engine, work, n);
-                for (int k = 0; k < n; k++) {
-                    same(work[k].logits, done[who[k]], work[k].n, (pm_kv_type)kv, "in a batch, session", who[k]);
-                    done[who[k]] += work[k].n;
-                }
-            }
-            for (int i = 0; i < SESSIONS; i++)
+    enum { SESSIONS = 16, TURNS = 32, MOST = 30 };
+    pm_engine *engine = open_engine(options);
+    pm_session *sessions[SESSIONS] = {NULL};
+    size_t done[SESSIONS] = {0};
+    float *logits = new_logits(SESSIONS * MOST);
+    for (int turn = 0; turn < TURNS; turn++) {
+        pm_work work[SESSIONS];
+        int who[SESSIONS], n = 0;
+        for (int i = 0; i < SESSIONS; i++) {
+            if (turn == i)
+                sessions[i] = new_session(engine);
+            if (turn == 2 * i + 8) {
                 pm_session_free(sessions[i]);
-            free(logits);
-            pm_engine_close(engine);
+                sessions[i] = NULL;
+            }
+            if (!sessions[i])
+                continue;
+            size_t take = (turn + i) % 6 == 0 ? (size_t)((turn * 7 + i * 3) % MOST + 1) : 1;
+            work[n] = (pm_work){sessions[i], prompt + done[i], take, logits + (size_t)(n * MOST) * (size_t)vocab};
+            who[n++] = i;
+        }
+        step(engine, work, n);
+        for (int k = 0; k < n; k++) {
+            same(work[k].logits, done[who[k]], work[k].n, options->kv_type, "in a batch, session", who[k]);
+            done[who[k]] += work[k].n;
         }
     }
+    for (int i = 0; i < SESSIONS; i++)
+        pm_session_free(sessions[i]);
+    free(logits);
+    pm_engine_close(engine);
+}
+
+static void test_company(void **state)
+{
+    (void)state;
+    keep_company(&(pm_engine_options){.kv_type = PM_KV_F16});
+    keep_company(&(pm_engine_options){.kv_type = PM_KV_F32, .step_tokens = 5});
 }
 
 /* ---- history ---- */
