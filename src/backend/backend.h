@@ -34,6 +34,7 @@ typedef struct pm_weight {
     const void *data;   /* this and the next two have no alignment at all (MLX does not pad its headers) */
     const void *scales; /* [out, in / group], NULL for float formats */
     const void *biases; /* likewise */
+    const float *bias;  /* [out] added to W x, or NULL */
     const void *device; /* the backend's own, set by weight_prepare */
 } pm_weight;
 
@@ -135,6 +136,7 @@ typedef struct pm_attention_args {
  * head out = rmsnorm(o) * norm * silu(z)                                                        over value_dim */
 typedef struct pm_gated_delta_args {
     const pm_tensor *qkv;   /* [tokens, 2 * key_heads * key_dim + value_heads * value_dim]: queries, keys, values */
+    bool interleaved; /* qkv and b hold, key head after key head, its query, key, values, z and its b, a; z and a are NULL */
     const pm_tensor *z;     /* [tokens, value_heads * value_dim] */
     const pm_tensor *a, *b; /* [tokens, value_heads] */
     const pm_tensor *conv;  /* [channels, kernel], channels = width of qkv */
@@ -166,7 +168,7 @@ typedef struct pm_moe_args {
     const pm_tensor *norm; /* [1, hidden] */
     float eps;
     pm_route route;
-    const pm_weight *router;           /* [experts, hidden] */
+    const pm_weight *router;           /* [experts, hidden]; NULL: only the shared expert, a plain gated MLP */
     const pm_weight *gate, *up, *down; /* [experts] matrices [width, hidden], [width, hidden], [hidden, width] */
     const pm_weight *shared_gate_proj, *shared_up_proj, *shared_down_proj; /* NULL when there is no shared expert */
     const pm_weight *shared_expert_gate; /* [1, hidden]; NULL: the shared expert counts fully */

@@ -17,6 +17,10 @@ static const pm_expect layer_table[] = {
     {"input_layernorm.weight", PM_EXPECT_VECTOR, PM_D_ONE, PM_D_HIDDEN, IN(input_layernorm), 0, PM_EXPECT_CENTRED},
     {"post_attention_layernorm.weight", PM_EXPECT_VECTOR, PM_D_ONE, PM_D_HIDDEN, IN(post_attention_layernorm), 0, PM_EXPECT_CENTRED},
 
+    {"self_attn.q_proj.bias", PM_EXPECT_BIAS, PM_D_ONE, PM_D_Q_PROJ, IN(self_attn.q_proj.bias), PM_QKV_BIAS, 0},
+    {"self_attn.k_proj.bias", PM_EXPECT_BIAS, PM_D_ONE, PM_D_KV, IN(self_attn.k_proj.bias), PM_QKV_BIAS, 0},
+    {"self_attn.v_proj.bias", PM_EXPECT_BIAS, PM_D_ONE, PM_D_KV, IN(self_attn.v_proj.bias), PM_QKV_BIAS, 0},
+    {"self_attn.o_proj.bias", PM_EXPECT_BIAS, PM_D_ONE, PM_D_HIDDEN, IN(self_attn.o_proj.bias), PM_O_BIAS, 0},
     {"self_attn.q_proj", PM_EXPECT_MATRIX, PM_D_Q_PROJ, PM_D_HIDDEN, IN(self_attn.q_proj), PM_ATTENTION, 0},
     {"self_attn.k_proj", PM_EXPECT_MATRIX, PM_D_KV, PM_D_HIDDEN, IN(self_attn.k_proj), PM_ATTENTION, 0},
     {"self_attn.v_proj", PM_EXPECT_MATRIX, PM_D_KV, PM_D_HIDDEN, IN(self_attn.v_proj), PM_ATTENTION, 0},
@@ -24,15 +28,24 @@ static const pm_expect layer_table[] = {
     {"self_attn.q_norm.weight", PM_EXPECT_VECTOR, PM_D_ONE, PM_D_HEAD, IN(self_attn.q_norm), PM_HEAD_NORMS, PM_EXPECT_CENTRED},
     {"self_attn.k_norm.weight", PM_EXPECT_VECTOR, PM_D_ONE, PM_D_HEAD, IN(self_attn.k_norm), PM_HEAD_NORMS, PM_EXPECT_CENTRED},
 
-    {"linear_attn.in_proj_qkv", PM_EXPECT_MATRIX, PM_D_CHANNELS, PM_D_HIDDEN, IN(linear_attn.in_proj_qkv), PM_DELTA, 0},
-    {"linear_attn.in_proj_z", PM_EXPECT_MATRIX, PM_D_VALUE, PM_D_HIDDEN, IN(linear_attn.in_proj_z), PM_DELTA, 0},
-    {"linear_attn.in_proj_a", PM_EXPECT_MATRIX, PM_D_VALUE_HEADS, PM_D_HIDDEN, IN(linear_attn.in_proj_a), PM_DELTA, 0},
-    {"linear_attn.in_proj_b", PM_EXPECT_MATRIX, PM_D_VALUE_HEADS, PM_D_HIDDEN, IN(linear_attn.in_proj_b), PM_DELTA, 0},
+    {"linear_attn.in_proj_qkv", PM_EXPECT_MATRIX, PM_D_CHANNELS, PM_D_HIDDEN, IN(linear_attn.in_proj_qkv), PM_DELTA_SEPARATE, 0},
+    {"linear_attn.in_proj_z", PM_EXPECT_MATRIX, PM_D_VALUE, PM_D_HIDDEN, IN(linear_attn.in_proj_z), PM_DELTA_SEPARATE, 0},
+    {"linear_attn.in_proj_a", PM_EXPECT_MATRIX, PM_D_VALUE_HEADS, PM_D_HIDDEN, IN(linear_attn.in_proj_a), PM_DELTA_SEPARATE, 0},
+    {"linear_attn.in_proj_b", PM_EXPECT_MATRIX, PM_D_VALUE_HEADS, PM_D_HIDDEN, IN(linear_attn.in_proj_b), PM_DELTA_SEPARATE, 0},
+    {"linear_attn.in_proj_qkvz", PM_EXPECT_MATRIX, PM_D_QKVZ, PM_D_HIDDEN, IN(linear_attn.in_proj_qkv), PM_DELTA_INTERLEAVED, 0},
+    {"linear_attn.in_proj_ba", PM_EXPECT_MATRIX, PM_D_BA, PM_D_HIDDEN, IN(linear_attn.in_proj_b), PM_DELTA_INTERLEAVED, 0},
     {"linear_attn.conv1d.weight", PM_EXPECT_CONV, PM_D_CHANNELS, PM_D_KERNEL, IN(linear_attn.conv1d), PM_DELTA, 0},
     {"linear_attn.A_log", PM_EXPECT_VECTOR, PM_D_ONE, PM_D_VALUE_HEADS, IN(linear_attn.A_log), PM_DELTA, 0},
     {"linear_attn.dt_bias", PM_EXPECT_VECTOR, PM_D_ONE, PM_D_VALUE_HEADS, IN(linear_attn.dt_bias), PM_DELTA, 0},
     {"linear_attn.norm.weight", PM_EXPECT_VECTOR, PM_D_ONE, PM_D_VALUE_DIM, IN(linear_attn.norm), PM_DELTA, 0},
     {"linear_attn.out_proj", PM_EXPECT_MATRIX, PM_D_HIDDEN, PM_D_VALUE, IN(linear_attn.out_proj), PM_DELTA, 0},
+
+    {"mlp.gate_proj.bias", PM_EXPECT_BIAS, PM_D_ONE, PM_D_MLP, IN(mlp.shared_gate_proj.bias), PM_MLP_BIAS, 0},
+    {"mlp.up_proj.bias", PM_EXPECT_BIAS, PM_D_ONE, PM_D_MLP, IN(mlp.shared_up_proj.bias), PM_MLP_BIAS, 0},
+    {"mlp.down_proj.bias", PM_EXPECT_BIAS, PM_D_ONE, PM_D_HIDDEN, IN(mlp.shared_down_proj.bias), PM_MLP_BIAS, 0},
+    {"mlp.gate_proj", PM_EXPECT_MATRIX, PM_D_MLP, PM_D_HIDDEN, IN(mlp.shared_gate_proj), PM_MLP, 0},
+    {"mlp.up_proj", PM_EXPECT_MATRIX, PM_D_MLP, PM_D_HIDDEN, IN(mlp.shared_up_proj), PM_MLP, 0},
+    {"mlp.down_proj", PM_EXPECT_MATRIX, PM_D_HIDDEN, PM_D_MLP, IN(mlp.shared_down_proj), PM_MLP, 0},
 
     {"mlp.gate", PM_EXPECT_MATRIX, PM_D_EXPERTS, PM_D_HIDDEN, IN(mlp.router), PM_MOE, 0},
     {"mlp.experts.gate_proj", PM_EXPECT_EXPERTS, PM_D_MOE, PM_D_HIDDEN, IN(mlp.gate_proj), PM_MOE, 0},
@@ -47,11 +60,15 @@ static const pm_expect layer_table[] = {
 
 /* ---- config ---- */
 
+/* How an absent field is completed. */
+typedef enum default_rule { REQUIRED, FROM_HEADS, FROM_HIDDEN } default_rule;
+
 typedef struct int_field {
-    const char *field;
-    size_t out; /* offset of an int in pm_decoder */
+    const char *field, *also; /* also: another spelling, or NULL */
+    size_t out;               /* offset of an int in pm_decoder */
     int max;
     unsigned when; /* kinds that need it; 0: all */
+    default_rule absent;
 } int_field;
 
 #define DIM(i) (offsetof(pm_decoder, dims) + (i) * sizeof(int))
@@ -59,21 +76,36 @@ typedef struct int_field {
 enum { MAX_WIDTH = 1 << 20 };
 
 static const int_field int_fields[] = {
-    {"vocab_size", DIM(PM_D_VOCAB), 1 << 24, 0},
-    {"hidden_size", DIM(PM_D_HIDDEN), MAX_WIDTH, 0},
-    {"head_dim", DIM(PM_D_HEAD), 1 << 12, PM_ATTENTION},
-    {"num_attention_heads", TOP(heads), 1 << 12, PM_ATTENTION},
-    {"num_key_value_heads", TOP(kv_heads), 1 << 12, PM_ATTENTION},
-    {"linear_conv_kernel_dim", DIM(PM_D_KERNEL), 64, PM_DELTA},
-    {"linear_num_key_heads", TOP(key_heads), 1 << 10, PM_DELTA},
-    {"linear_key_head_dim", TOP(key_dim), 1 << 10, PM_DELTA},
-    {"linear_num_value_heads", DIM(PM_D_VALUE_HEADS), 1 << 10, PM_DELTA},
-    {"linear_value_head_dim", DIM(PM_D_VALUE_DIM), 1 << 10, PM_DELTA},
-    {"num_experts", DIM(PM_D_EXPERTS), 1 << 16, PM_MOE},
-    {"num_experts_per_tok", TOP(top_k), 1 << 16, PM_MOE},
-    {"moe_intermediate_size", DIM(PM_D_MOE), MAX_WIDTH, PM_MOE},
-    {"shared_expert_intermediate_size", DIM(PM_D_SHARED), MAX_WIDTH, PM_SHARED_EXPERT},
+    {"vocab_size", NULL, DIM(PM_D_VOCAB), 1 << 24, 0, REQUIRED},
+    {"hidden_size", NULL, DIM(PM_D_HIDDEN), MAX_WIDTH, 0, REQUIRED},
+    {"num_attention_heads", NULL, TOP(heads), 1 << 12, PM_ATTENTION, REQUIRED},
+    {"num_key_value_heads", NULL, TOP(kv_heads), 1 << 12, PM_ATTENTION, FROM_HEADS},
+    {"head_dim", NULL, DIM(PM_D_HEAD), 1 << 12, PM_ATTENTION, FROM_HIDDEN},
+    {"sliding_window", NULL, TOP(window), 1 << 24, PM_WINDOW, REQUIRED},
+    {"linear_conv_kernel_dim", NULL, DIM(PM_D_KERNEL), 64, PM_DELTA, REQUIRED},
+    {"linear_num_key_heads", NULL, TOP(key_heads), 1 << 10, PM_DELTA, REQUIRED},
+    {"linear_key_head_dim", NULL, TOP(key_dim), 1 << 10, PM_DELTA, REQUIRED},
+    {"linear_num_value_heads", NULL, DIM(PM_D_VALUE_HEADS), 1 << 10, PM_DELTA, REQUIRED},
+    {"linear_value_head_dim", NULL, DIM(PM_D_VALUE_DIM), 1 << 10, PM_DELTA, REQUIRED},
+    {"intermediate_size", NULL, DIM(PM_D_MLP), MAX_WIDTH, PM_MLP, REQUIRED},
+    {"num_experts", "num_local_experts", DIM(PM_D_EXPERTS), 1 << 16, PM_MOE, REQUIRED},
+    {"num_experts_per_tok", NULL, TOP(top_k), 1 << 16, PM_MOE, REQUIRED},
+    {"moe_intermediate_size", NULL, DIM(PM_D_MOE), MAX_WIDTH, PM_MOE, REQUIRED},
+    {"shared_expert_intermediate_size", NULL, DIM(PM_D_SHARED), MAX_WIDTH, PM_SHARED_EXPERT, REQUIRED},
 };
+
+static int read_int(const pm_config *config, const int_field *f, pm_decoder *d, pm_error *err)
+{
+    int *out = (int *)((char *)d + f->out);
+    const char *field =
+        f->also && !pm_config_get(config, f->field) && pm_config_get(config, f->also) ? f->also : f->field;
+    int absent = f->absent == FROM_HEADS                                 ? d->heads
+                 : f->absent == FROM_HIDDEN && d->spec->derived_head_dim ? d->dims[PM_D_HIDDEN] / d->heads
+                                                                         : 0;
+    if (absent < 1)
+        return pm_config_int(config, field, 1, f->max, out, err);
+    return pm_config_int_or(config, field, 1, f->max, absent, out, err);
+}
 
 /* Relations between fields that the parts rely on. */
 static int check_config(const pm_model *model, const pm_decoder *d, pm_error *err)
@@ -118,7 +150,7 @@ static int read_config(pm_model *model, pm_decoder *d, pm_error *err)
     for (size_t i = 0; status == PM_OK && i < PM_COUNT(int_fields); i++) {
         const int_field *f = &int_fields[i];
         if (!f->when || (f->when & d->kinds))
-            status = pm_config_int(config, f->field, 1, f->max, (int *)((char *)d + f->out), err);
+            status = read_int(config, f, d, err);
     }
     if (status == PM_OK)
         status = pm_config_int(config, "max_position_embeddings", 1, 1 << 24, &model->context, err);
@@ -126,6 +158,8 @@ static int read_config(pm_model *model, pm_decoder *d, pm_error *err)
         status = pm_config_float(config, "rms_norm_eps", 0.0, 1.0, &d->eps, err);
     if (status == PM_OK)
         status = pm_config_bool_or(config, "tie_word_embeddings", false, &d->tied, err);
+    if (status == PM_OK)
+        status = pm_config_bool_or(config, "norm_topk_prob", d->spec->normalise_top_k, &d->normalise_top_k, err);
     if (status == PM_OK && (d->kinds & PM_ATTENTION))
         status = pm_rope_read(config, d->dims[PM_D_HEAD], &model->arena, &d->rope, err);
     if (status == PM_OK)
@@ -138,6 +172,8 @@ static int read_config(pm_model *model, pm_decoder *d, pm_error *err)
     d->dims[PM_D_KV] = d->kv_heads * d->dims[PM_D_HEAD];
     d->dims[PM_D_VALUE] = d->dims[PM_D_VALUE_HEADS] * d->dims[PM_D_VALUE_DIM];
     d->dims[PM_D_CHANNELS] = 2 * d->key_heads * d->key_dim + d->dims[PM_D_VALUE];
+    d->dims[PM_D_QKVZ] = d->dims[PM_D_CHANNELS] + d->dims[PM_D_VALUE];
+    d->dims[PM_D_BA] = 2 * d->dims[PM_D_VALUE_HEADS];
     model->vocab = d->dims[PM_D_VOCAB];
     return PM_OK;
 }
@@ -156,6 +192,7 @@ static int plan_cache(pm_model *model, pm_decoder *d, pm_error *err)
         if (l->kind & PM_ATTENTION) {
             l->rows = cache->n_rows++;
             rows[l->rows] = (pm_rows_spec){.ratio = 1, .planes = 2 * d->kv_heads, .width = d->dims[PM_D_HEAD]};
+            rows[l->rows].window = l->kind & PM_WINDOW ? d->window : 0;
         }
         if (l->kind & PM_DELTA) {
             l->states = cache->n_states;
@@ -221,10 +258,10 @@ static int make_activations(pm_model *model, pm_decoder *d, int step_tokens, pm_
         {&d->k, PM_D_KV, PM_ATTENTION},
         {&d->v, PM_D_KV, PM_ATTENTION},
         {&d->attended, PM_D_QUERY, PM_ATTENTION},
-        {&d->qkv, PM_D_CHANNELS, PM_DELTA},
-        {&d->z, PM_D_VALUE, PM_DELTA},
-        {&d->a, PM_D_VALUE_HEADS, PM_DELTA},
-        {&d->b, PM_D_VALUE_HEADS, PM_DELTA},
+        {&d->qkv, d->kinds & PM_DELTA_INTERLEAVED ? PM_D_QKVZ : PM_D_CHANNELS, PM_DELTA},
+        {&d->z, PM_D_VALUE, PM_DELTA_SEPARATE},
+        {&d->a, PM_D_VALUE_HEADS, PM_DELTA_SEPARATE},
+        {&d->b, d->kinds & PM_DELTA_INTERLEAVED ? PM_D_BA : PM_D_VALUE_HEADS, PM_DELTA},
         {&d->mixed, PM_D_VALUE, PM_DELTA},
     };
     int status = PM_OK;
@@ -234,12 +271,12 @@ static int make_activations(pm_model *model, pm_decoder *d, int step_tokens, pm_
     return status;
 }
 
-int pm_decoder_load(pm_model *model, const pm_decoder_spec *spec, int step_tokens, pm_error *err)
+int pm_decoder_load(pm_model *model, int step_tokens, pm_error *err)
 {
     pm_decoder *d = pm_arena_alloc(&model->arena, 1, sizeof(*d));
     if (!d)
         return pm_fail_memory(err);
-    d->spec = spec;
+    d->spec = model->family->spec;
     model->impl = d;
     int status = read_config(model, d, err);
     if (status == PM_OK)

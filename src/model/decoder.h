@@ -15,9 +15,16 @@
 enum {
     PM_ATTENTION = 1,  /* self_attn: grouped-query attention */
     PM_HEAD_NORMS = 2, /* with RMS norms on query and key heads */
-    PM_DELTA = 4,      /* linear_attn: gated delta net, four separate projections */
-    PM_MOE = 8,        /* mlp: routed experts */
-    PM_SHARED_EXPERT = 16
+    PM_WINDOW = 4,     /* over the last sliding_window positions */
+    PM_QKV_BIAS = 8,
+    PM_O_BIAS = 16,
+    PM_DELTA = 32,              /* linear_attn: gated delta net */
+    PM_DELTA_SEPARATE = 64,     /* with projections in_proj_qkv, in_proj_z, in_proj_a, in_proj_b */
+    PM_DELTA_INTERLEAVED = 128, /* with projections in_proj_qkvz, in_proj_ba */
+    PM_MLP = 256,               /* mlp: gated MLP */
+    PM_MLP_BIAS = 512,
+    PM_MOE = 1024, /* mlp: routed experts */
+    PM_SHARED_EXPERT = 2048
 };
 
 /* Indices into dims, the shapes of all tensors. */
@@ -31,27 +38,40 @@ enum {
     PM_D_KV,       /* kv_heads * head_dim */
     PM_D_CHANNELS, /* of the delta net's convolution: queries, keys, values */
     PM_D_KERNEL,
+    PM_D_QKVZ,  /* channels + value */
+    PM_D_BA,    /* 2 * value_heads */
     PM_D_VALUE, /* value_heads * value_dim */
     PM_D_VALUE_HEADS,
     PM_D_VALUE_DIM,
+    PM_D_MLP,
     PM_D_EXPERTS,
     PM_D_MOE,
     PM_D_SHARED,
     PM_DIMS
 };
 
+/* Rows of a gate for families whose rope may be scaled. */
+#define PM_ROPE_TYPES "default|linear|llama3|yarn"
+#define PM_SCALED_ROPE                                                                                                 \
+    {"rope_parameters.rope_type", PM_ROPE_TYPES}, {"rope_parameters.type", PM_ROPE_TYPES},                             \
+        {"rope_scaling.rope_type", PM_ROPE_TYPES},                                                                     \
+    {                                                                                                                  \
+        "rope_scaling.type", PM_ROPE_TYPES                                                                             \
+    }
+
 typedef struct pm_decoder_spec {
     const pm_rename *renames;
     const pm_stack *stacks;
-    bool gated_attention; /* q_proj makes a gate beside each query head */
-    bool centred_norms;   /* norms are stored as w - 1, unless the convolution has MLX's layout */
-    bool normalise_top_k;
+    bool gated_attention;  /* q_proj makes a gate beside each query head */
+    bool centred_norms;    /* norms are stored as w - 1, unless the convolution has MLX's layout */
+    bool derived_head_dim; /* without head_dim in the config it is hidden_size / num_attention_heads */
+    bool normalise_top_k;  /* where the config does not say */
     /* The kind of layer i. */
     int (*kind)(const pm_model *model, int i, unsigned *kind, pm_error *err);
 } pm_decoder_spec;
 
-/* load and step of a pm_family. */
-int pm_decoder_load(pm_model *model, const pm_decoder_spec *spec, int step_tokens, pm_error *err);
+/* load and step of a pm_family whose spec is a pm_decoder_spec. */
+int pm_decoder_load(pm_model *model, int step_tokens, pm_error *err);
 int pm_decoder_step(pm_model *model, const pm_batch *batch, float *logits, pm_error *err);
 
 /* ---- private to decoder.c and decoder_step.c ---- */
@@ -66,21 +86,21 @@ typedef struct pm_decoder_layer {
         pm_tensor *q_norm, *k_norm;
     } self_attn;
     struct {
-        pm_weight in_proj_qkv, in_proj_z, in_proj_a, in_proj_b, out_proj;
+        pm_weight in_proj_qkv, in_proj_z, in_proj_a, in_proj_b, out_proj; /* interleaved: qkvz in qkv, ba in b */
         pm_tensor *conv1d, *A_log, *dt_bias, *norm;
     } linear_attn;
     struct {
         pm_weight router, *gate_proj, *up_proj, *down_proj;
-        pm_weight shared_gate_proj, shared_up_proj, shared_down_proj, shared_expert_gate;
+        pm_weight shared_gate_proj, shared_up_proj, shared_down_proj, shared_expert_gate; /* or the only MLP */
     } mlp;
 } pm_decoder_layer;
 
 typedef struct pm_decoder {
     const pm_decoder_spec *spec;
     int dims[PM_DIMS];
-    int heads, kv_heads, key_heads, key_dim, top_k;
+    int heads, kv_heads, key_heads, key_dim, top_k, window;
     unsigned kinds; /* of all layers together */
-    bool tied;
+    bool tied, normalise_top_k;
     float eps;
     pm_rope rope;
     pm_weight embed_tokens, lm_head;

@@ -29,6 +29,7 @@ static int attention(pm_model *model, const pm_batch *batch, const pm_decoder_la
         .kv_heads = d->kv_heads,
         .head_dim = d->dims[PM_D_HEAD],
         .gated = d->spec->gated_attention,
+        .window = l->kind & PM_WINDOW ? d->window : 0,
         .rows = l->rows,
         .layer = (int)(l - d->layers),
         .out = d->attended,
@@ -46,16 +47,18 @@ static int delta_net(pm_model *model, const pm_batch *batch, const pm_decoder_la
 {
     pm_decoder *d = model->impl;
     const pm_backend_ops *op = model->backend->ops;
+    bool interleaved = l->kind & PM_DELTA_INTERLEAVED;
     pm_linear_args in = {
         .x = d->x,
         .norm = l->input_layernorm,
         .eps = d->eps,
-        .n = 4,
-        .w = (const pm_weight *[]){&l->linear_attn.in_proj_qkv, &l->linear_attn.in_proj_z, &l->linear_attn.in_proj_a,
-                                   &l->linear_attn.in_proj_b},
-        .y = (pm_tensor *[]){d->qkv, d->z, d->a, d->b},
+        .n = interleaved ? 2 : 4,
+        .w = (const pm_weight *[]){&l->linear_attn.in_proj_qkv, &l->linear_attn.in_proj_b, &l->linear_attn.in_proj_a,
+                                   &l->linear_attn.in_proj_z},
+        .y = (pm_tensor *[]){d->qkv, d->b, d->a, d->z},
     };
     pm_gated_delta_args delta = {
+        .interleaved = interleaved,
         .qkv = d->qkv,
         .z = d->z,
         .a = d->a,
@@ -82,24 +85,24 @@ static int delta_net(pm_model *model, const pm_batch *batch, const pm_decoder_la
     return status ? status : op->linear(model->backend, batch, &out, err);
 }
 
-/* x += experts(post_attention_layernorm(x)) */
-static int mixture_of_experts(pm_model *model, const pm_batch *batch, const pm_decoder_layer *l, pm_error *err)
+/* x += experts(post_attention_layernorm(x)); a plain MLP is a shared expert without routed ones */
+static int feed_forward(pm_model *model, const pm_batch *batch, const pm_decoder_layer *l, pm_error *err)
 {
     pm_decoder *d = model->impl;
-    bool shared = l->kind & PM_SHARED_EXPERT;
+    bool routed = l->kind & PM_MOE, shared = l->kind & (PM_SHARED_EXPERT | PM_MLP);
     pm_moe_args args = {
         .x = d->x,
         .norm = l->post_attention_layernorm,
         .eps = d->eps,
-        .route = {PM_ROUTE_SOFTMAX, d->dims[PM_D_EXPERTS], d->top_k, d->spec->normalise_top_k, 1.0f},
-        .router = &l->mlp.router,
+        .route = {PM_ROUTE_SOFTMAX, d->dims[PM_D_EXPERTS], d->top_k, d->normalise_top_k, 1.0f},
+        .router = routed ? &l->mlp.router : NULL,
         .gate = l->mlp.gate_proj,
         .up = l->mlp.up_proj,
         .down = l->mlp.down_proj,
         .shared_gate_proj = shared ? &l->mlp.shared_gate_proj : NULL,
         .shared_up_proj = shared ? &l->mlp.shared_up_proj : NULL,
         .shared_down_proj = shared ? &l->mlp.shared_down_proj : NULL,
-        .shared_expert_gate = shared ? &l->mlp.shared_expert_gate : NULL,
+        .shared_expert_gate = l->kind & PM_SHARED_EXPERT ? &l->mlp.shared_expert_gate : NULL,
     };
     return model->backend->ops->moe(model->backend, batch, &args, err);
 }
@@ -113,7 +116,7 @@ int pm_decoder_step(pm_model *model, const pm_batch *batch, float *logits, pm_er
         const pm_decoder_layer *l = &d->layers[i];
         status = l->kind & PM_ATTENTION ? attention(model, batch, l, err) : delta_net(model, batch, l, err);
         if (status == PM_OK)
-            status = mixture_of_experts(model, batch, l, err);
+            status = feed_forward(model, batch, l, err);
     }
     if (status != PM_OK || !batch->n_outputs)
         return status;

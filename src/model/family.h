@@ -16,6 +16,7 @@ typedef struct pm_family {
     const char *model_types;  /* separated by spaces */
     const char *checkpoints;  /* examples, for people */
     const pm_gate_rule *gate; /* ended by {NULL, NULL}; before the rules common to all families */
+    const void *spec;         /* what load and step are told */
     /* Reads the config (all bounds checked), loads the weights and fills model->impl, vocab, context, layers and cache.
      */
     int (*load)(pm_model *model, int step_tokens, pm_error *err);
@@ -42,6 +43,7 @@ const pm_family *pm_family_find(const pm_config *config, const char **model_type
  * theta^(-2i / rotary), rotary = dims * partial_rotary_factor. inv_freq is in the arena. */
 int pm_rope_read(const pm_config *config, int dims, pm_arena *arena, pm_rope *out, pm_error *err);
 
-extern const pm_family pm_qwen3_5_moe;
+extern const pm_family pm_llama, pm_mistral, pm_qwen2, pm_qwen3, pm_qwen3_moe, pm_qwen3_next, pm_qwen3_5,
+    pm_qwen3_5_moe;
 
 #endif

@@ -5,7 +5,7 @@
 #include <string.h>
 
 static const pm_family *const families[] = {
-    &pm_qwen3_5_moe,
+    &pm_qwen3_5_moe, &pm_qwen3_5, &pm_qwen3_next, &pm_qwen3_moe, &pm_qwen3, &pm_qwen2, &pm_llama, &pm_mistral,
 };
 
 /* Fields of other families' maths: a config that sets one to anything else asks for something that a family here which
@@ -15,6 +15,7 @@ static const pm_gate_rule common[] = {
     {"rope_parameters.type", "default"},
     {"rope_scaling.rope_type", "default"},
     {"rope_scaling.type", "default"},
+    {"layer_types", "full_attention"},
     {"hidden_act", "silu|swish"},
     {"hidden_activation", "silu|swish"},
     {"attention_bias", "false"},

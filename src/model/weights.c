@@ -180,25 +180,45 @@ int pm_loader_tensor(pm_loader *loader, int64_t rows, int64_t cols, const float 
     return status;
 }
 
-/* A small float tensor as [rows, cols] f32, plus `shift`. Both layouts of a convolution have the same order in memory.
- */
-static int load_floats(pm_loader *loader, const pm_stored *t, int64_t rows, int64_t cols, float shift, pm_tensor **out,
-                       pm_error *err)
+/* Values of a small float tensor, plus `shift`, to `out`. */
+static int read_floats(pm_loader *loader, const pm_stored *t, size_t n, float shift, float *out, pm_error *err)
 {
-    int status;
-    size_t n = (size_t)rows * (size_t)cols;
     if (!is_float(t->dtype))
         return pm_fail(err, PM_ERR_FORMAT, "%s: tensor %s has dtype %s, expected F32, F16 or BF16",
                        pm_checkpoint_file(loader->checkpoint, t), t->name, pm_dtype_name(t->dtype));
+    for (size_t i = 0; i < n; i++)
+        out[i] = read_float(t, i) + shift;
+    loader->parameters += (int64_t)n;
+    loader->active += (int64_t)n;
+    return PM_OK;
+}
+
+/* The tensor as [rows, cols] on the backend. Both layouts of a convolution have the same order in memory. */
+static int load_floats(pm_loader *loader, const pm_stored *t, int64_t rows, int64_t cols, float shift, pm_tensor **out,
+                       pm_error *err)
+{
+    size_t n = (size_t)rows * (size_t)cols;
     float *values = malloc(n * sizeof(*values));
     if (!values)
         return pm_fail_memory(err);
-    for (size_t i = 0; i < n; i++)
-        values[i] = read_float(t, i) + shift;
-    status = pm_loader_tensor(loader, rows, cols, values, out, err);
+    int status = read_floats(loader, t, n, shift, values, err);
+    if (status == PM_OK)
+        status = pm_loader_tensor(loader, rows, cols, values, out, err);
     free(values);
-    loader->parameters += (int64_t)n;
-    loader->active += (int64_t)n;
+    return status;
+}
+
+static int load_bias(pm_loader *loader, const pm_stored *t, int cols, const float **out, pm_error *err)
+{
+    int status = check_shape(loader, t, 1, (int64_t[]){cols}, err);
+    if (status != PM_OK)
+        return status;
+    float *values = pm_arena_alloc(loader->arena, (size_t)cols, sizeof(*values));
+    if (!values)
+        return pm_fail_memory(err);
+    status = read_floats(loader, t, (size_t)cols, 0.0f, values, err);
+    if (status == PM_OK)
+        *out = values;
     return status;
 }
 
@@ -311,7 +331,9 @@ static int check_matrix(const pm_loader *loader, const matrix *m, int experts, i
 static int make_weight(pm_loader *loader, const matrix *m, int64_t first_row, int out, pm_weight *w, pm_error *err)
 {
     pm_error inner;
+    const float *bias = w->bias; /* loaded before */
     *w = m->like;
+    w->bias = bias;
     w->out = out;
     w->data = (const char *)m->weight->data + (size_t)first_row * pm_weight_row_bytes(w);
     if (m->scales) {
@@ -425,12 +447,15 @@ static int load_one(pm_loader *loader, const pm_expect *e, const char *module, v
     switch (e->kind) {
     case PM_EXPECT_MATRIX: return load_matrix(loader, module, rows, cols, field, err);
     case PM_EXPECT_EXPERTS: return load_experts(loader, module, rows, cols, field, err);
+    case PM_EXPECT_BIAS:
     case PM_EXPECT_VECTOR:
     case PM_EXPECT_CONV: break;
     }
     t = take(loader, module, "");
     if (!t)
         return fail_absent(loader, module, err);
+    if (e->kind == PM_EXPECT_BIAS)
+        return load_bias(loader, t, cols, field, err);
     if (e->kind == PM_EXPECT_VECTOR)
         return load_vector(loader, t, cols, e->flags & PM_EXPECT_CENTRED, field, err);
     return load_conv(loader, t, rows, cols, field, err);

@@ -19,6 +19,7 @@ typedef struct pm_rename {
 typedef enum pm_expect_kind {
     PM_EXPECT_MATRIX,  /* [rows, cols], any format              -> pm_weight */
     PM_EXPECT_EXPERTS, /* `experts` matrices [rows, cols]       -> pm_weight *, in whichever layout the file has */
+    PM_EXPECT_BIAS,    /* [cols] float                          -> const float * in host memory */
     PM_EXPECT_VECTOR,  /* [cols] float                          -> pm_tensor * [1, cols] */
     PM_EXPECT_CONV     /* depthwise [rows, 1, cols] as PyTorch stores it, or [rows, cols, 1] as MLX does -> pm_tensor *
                           [rows, cols] */

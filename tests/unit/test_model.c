@@ -239,7 +239,7 @@ static void run_logits(const char *dir, float *out)
 
 static edit_tensor *layer_tensor(edit *e, int layer, const char *name)
 {
-    char full[160];
+    char full[256];
     snprintf(full, sizeof(full), "language_model.model.layers.%d.%s", layer, name);
     return edit_find(e, full);
 }

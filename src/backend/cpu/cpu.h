@@ -26,6 +26,7 @@ typedef enum pm_scratch {
     PM_SCRATCH_SHARED_QUANT, /* those activations, quantised */
     PM_SCRATCH_ATTEND,       /* per-worker attention */
     PM_SCRATCH_DELTA,        /* per-worker or per-token delta rule */
+    PM_SCRATCH_SEPARATE,     /* interleaved inputs of the delta rule, separated */
     PM_SCRATCH_ROPE,         /* sines and cosines */
     PM_SCRATCHES
 } pm_scratch;

@@ -195,9 +195,68 @@ static void shift_items(void *arg, int worker, int64_t first, int64_t last)
     }
 }
 
+/* Interleaved inputs taken apart into tensors of the other layout. */
+typedef struct separated {
+    const pm_gated_delta_args *from;
+    pm_tensor qkv, z, a, b;
+} separated;
+
+/* For each key head its query, its key, its values and its z; its b and its a. */
+static void separate_tokens(void *arg, int worker, int64_t first, int64_t last)
+{
+    (void)worker;
+    const separated *to = arg;
+    const pm_gated_delta_args *args = to->from;
+    size_t heads = (size_t)args->key_heads, keys = (size_t)args->key_dim, group = (size_t)args->value_heads / heads;
+    size_t values = group * (size_t)args->value_dim;
+    for (int64_t t = first; t < last; t++) {
+        const float *qkvz = args->qkv->data + t * args->qkv->cols, *ba = args->b->data + t * args->b->cols;
+        float *qkv = to->qkv.data + t * to->qkv.cols, *z = to->z.data + t * to->z.cols;
+        for (size_t h = 0; h < heads; h++, qkvz += 2 * (keys + values), ba += 2 * group) {
+            memcpy(qkv + h * keys, qkvz, keys * sizeof(float));
+            memcpy(qkv + (heads + h) * keys, qkvz + keys, keys * sizeof(float));
+            memcpy(qkv + 2 * heads * keys + h * values, qkvz + 2 * keys, values * sizeof(float));
+            memcpy(z + h * values, qkvz + 2 * keys + values, values * sizeof(float));
+            memcpy(to->b.data + t * to->b.cols + (int64_t)(h * group), ba, group * sizeof(float));
+            memcpy(to->a.data + t * to->a.cols + (int64_t)(h * group), ba + group, group * sizeof(float));
+        }
+    }
+}
+
+/* Fills `to`, and `args` with a copy of to->from that has its tensors; false when out of memory. */
+static bool separate(pm_cpu *cpu, int tokens, separated *to, pm_gated_delta_args *args)
+{
+    int64_t channels = (int64_t)channels_of(to->from), heads = to->from->value_heads,
+            values = heads * to->from->value_dim;
+    pm_tensor *const parts[] = {&to->qkv, &to->z, &to->a, &to->b};
+    const int64_t widths[] = {channels, values, heads, heads};
+    float *data = pm_cpu_scratch(cpu, PM_SCRATCH_SEPARATE,
+                                 (size_t)tokens * (size_t)(channels + values + 2 * heads) * sizeof(float));
+    if (!data)
+        return false;
+    for (int i = 0; i < 4; i++) {
+        *parts[i] = (pm_tensor){tokens, widths[i], data};
+        data += tokens * widths[i];
+    }
+    pm_run(cpu, tokens, pm_grain(channels + values), separate_tokens, to);
+    *args = *to->from;
+    args->qkv = &to->qkv;
+    args->z = &to->z;
+    args->a = &to->a;
+    args->b = &to->b;
+    return true;
+}
+
 int pm_cpu_gated_delta(pm_backend *backend, const pm_batch *batch, const pm_gated_delta_args *args, pm_error *err)
 {
     pm_cpu *cpu = (pm_cpu *)backend;
+    separated parts = {.from = args};
+    pm_gated_delta_args apart;
+    if (args->interleaved) {
+        if (!separate(cpu, batch->n_tokens, &parts, &apart))
+            return pm_fail_memory(err);
+        args = &apart;
+    }
     delta_job job = {.cpu = cpu, .batch = batch, .args = args};
     job.work_bytes = bench_layout(args, NULL, &(bench){0});
     job.work = pm_cpu_scratch(cpu, PM_SCRATCH_DELTA, (size_t)pm_workers(cpu) * job.work_bytes);

@@ -126,6 +126,9 @@ void pm_multiply(const pm_cpu *cpu, const pm_weight *w, int first, int last, con
         cpu->matrix->affine[w->bits].multiply(w, first, last, columns, results);
     else
         cpu->matrix->multiply[w->format](w, first, last, columns, results);
+    for (int i = 0; w->bias && i < columns->n; i++)
+        for (int row = first; row < last; row++)
+            results->y[i * results->stride + row] += w->bias[row];
 }
 
 typedef struct products_job {

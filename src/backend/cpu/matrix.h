@@ -11,7 +11,8 @@
  * times q: a = fmaf((float)isum, weight scale * scale, a); a = fmaf(weight bias, sum, a). Largest isum: 255 * 32639 *
  * 128 < 2^31.
  *   - y = (acc[0] + acc[2]) + (acc[1] + acc[3]).
- * A float matrix: sums over k as cpu.h says. A residual is added last. A column's result never depends on the others.
+ * A float matrix: sums over k as cpu.h says. A residual is added, then a bias. A column's result never depends on the
+ * others.
  */
 #ifndef PM_MATRIX_H
 #define PM_MATRIX_H

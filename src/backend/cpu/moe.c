@@ -61,6 +61,7 @@ void pm_moe_route(const float *logits, const pm_route *route, int32_t *ids, floa
 typedef struct moe {
     pm_cpu *cpu;
     const pm_moe_args *args;
+    int experts, top_k; /* 0 without a router */
     int tokens, slots, hidden, width, shared_width, n_active;
     pm_input x, h, shared_h;
     float *logits;                  /* [tokens, experts] */
@@ -87,7 +88,7 @@ static void *part(char **p, size_t n)
 
 static bool allocate(moe *m)
 {
-    size_t tokens = (size_t)m->tokens, slots = (size_t)m->slots, experts = (size_t)m->args->route.experts, pad = 64;
+    size_t tokens = (size_t)m->tokens, slots = (size_t)m->slots, experts = (size_t)m->experts, pad = 64;
     size_t hidden = (size_t)m->hidden, width = (size_t)m->width, shared = (size_t)m->shared_width;
     char *route = pm_cpu_scratch(m->cpu, PM_SCRATCH_ROUTE,
                                  (tokens * experts + 4 * slots + 2 * experts + 1) * sizeof(float) + 7 * pad);
@@ -120,7 +121,8 @@ static bool first_products(moe *m)
     pm_norm norm = {.w = args->norm->data, .eps = args->eps};
     pm_product products[4];
     int n = 0;
-    products[n++] = (pm_product){args->router, {m->logits, NULL, args->route.experts}};
+    if (args->router)
+        products[n++] = (pm_product){args->router, {m->logits, NULL, m->experts}};
     if (args->shared_gate_proj) {
         products[n++] = (pm_product){args->shared_gate_proj, {m->shared_gate, NULL, m->shared_width}};
         products[n++] = (pm_product){args->shared_up_proj, {m->shared_up, NULL, m->shared_width}};
@@ -130,7 +132,7 @@ static bool first_products(moe *m)
     unsigned need = 0;
     for (int i = 0; i < n; i++)
         pm_input_need(m->cpu, products[i].w, &need);
-    for (int e = 0; e < args->route.experts; e++) {
+    for (int e = 0; e < m->experts; e++) {
         pm_input_need(m->cpu, &args->gate[e], &need);
         pm_input_need(m->cpu, &args->up[e], &need);
     }
@@ -152,7 +154,7 @@ static void route_tokens(void *arg, int worker, int64_t first, int64_t last)
 /* Sorts the pairs by expert (counting sort: within an expert tokens ascend). */
 static void assign_slots(moe *m)
 {
-    int experts = m->args->route.experts, top_k = m->args->route.top_k;
+    int experts = m->experts, top_k = m->top_k;
     memset(m->offset, 0, ((size_t)experts + 1) * sizeof(*m->offset));
     for (int i = 0; i < m->slots; i++)
         m->offset[m->ids[i] + 1]++;
@@ -216,7 +218,7 @@ static void combine(moe *m, int token, int first, int last)
 {
     enum { CHUNK = 256 };
     float acc[CHUNK], *x = m->args->x->data + (int64_t)token * m->hidden;
-    int top_k = m->args->route.top_k;
+    int top_k = m->top_k;
     for (int from = first; from < last; from += CHUNK) {
         int n = last - from < CHUNK ? last - from : CHUNK;
         memset(acc, 0, sizeof(acc));
@@ -293,12 +295,14 @@ int pm_cpu_moe(pm_backend *backend, const pm_batch *batch, const pm_moe_args *ar
 {
     moe m = {.cpu = (pm_cpu *)backend,
              .args = args,
+             .experts = args->router ? args->route.experts : 0,
+             .top_k = args->router ? args->route.top_k : 0,
              .tokens = batch->n_tokens,
-             .slots = batch->n_tokens * args->route.top_k,
              .hidden = (int)args->x->cols,
-             .width = args->gate->out,
+             .width = args->router ? args->gate->out : 0,
              .shared_width = args->shared_gate_proj ? args->shared_gate_proj->out : 0};
     pm_pool *pool = m.cpu->pool;
+    m.slots = m.tokens * m.top_k;
     if (!allocate(&m))
         return pm_fail_memory(err);
     m.x = (pm_input){args->x->data, m.tokens, m.hidden, PM_SCRATCH_NORM, PM_SCRATCH_QUANT, 0, {{0}}};
@@ -307,14 +311,14 @@ int pm_cpu_moe(pm_backend *backend, const pm_batch *batch, const pm_moe_args *ar
         (pm_input){m.shared_gate, m.tokens, m.shared_width, PM_SCRATCH_NORM, PM_SCRATCH_SHARED_QUANT, 0, {{0}}};
     if (!first_products(&m))
         return pm_fail_memory(err);
-    double route_ns = args->route.experts * (args->route.normalise ? 2.0 : 20.0);
-    pm_pool_run(pool, m.tokens, pm_grain(m.cpu, m.tokens, route_ns), route_tokens, &m);
+    double gate_up_ns, down_ns, route_ns = m.experts * (args->route.normalise ? 2.0 : 20.0);
+    if (args->router)
+        pm_pool_run(pool, m.tokens, pm_grain(m.cpu, m.tokens, route_ns), route_tokens, &m);
     assign_slots(&m);
-
-    double gate_up_ns, down_ns;
     costs(&m, &gate_up_ns, &down_ns);
     int64_t rows = (int64_t)m.n_active * m.width;
-    pm_pool_run(pool, rows, (pm_grain(m.cpu, rows, gate_up_ns) + 7) / 8 * 8, gate_up_piece, &m);
+    if (rows)
+        pm_pool_run(pool, rows, (pm_grain(m.cpu, rows, gate_up_ns) + 7) / 8 * 8, gate_up_piece, &m);
     if (!prepare_down(&m))
         return pm_fail_memory(err);
     pm_pool_run(pool, m.hidden, (pm_grain(m.cpu, m.hidden, down_ns) + 7) / 8 * 8, down_piece, &m);

@@ -1,0 +1,285 @@
+/* Qwen families on the decoder skeleton: the dense and mixture models with attention in every layer (qwen2, qwen3,
+ * qwen3_moe), and the hybrids in which most layers mix tokens by a gated delta net (qwen3_next, qwen3_5, qwen3_5_moe).
+ *
+ * References: transformers, models/qwen2, qwen3, qwen3_moe, qwen3_next, qwen3_5, qwen3_5_moe. */
+#include "model/decoder.h"
+
+#include <string.h>
+
+/* transformers and mlx-lm prefix a text model beside a vision tower differently; towers and multi-token prediction are
+ * not part of it. */
+static const pm_rename renames[] = {
+    {"model.language_model.mtp.", NULL},
+    {"language_model.mtp.", NULL},
+    {"model.mtp.", NULL},
+    {"mtp.", NULL},
+    {"model.visual.", NULL},
+    {"vision_tower.", NULL},
+    {"model.language_model.", "model."},
+    {"language_model.model.", "model."},
+    {"language_model.lm_head", "lm_head"},
+    {NULL, NULL},
+};
+
+static const pm_stack stacks[] = {
+    {"experts.gate_proj", "switch_mlp.gate_proj", 0, 1},
+    {"experts.up_proj", "switch_mlp.up_proj", 0, 1},
+    {"experts.down_proj", "switch_mlp.down_proj", 0, 1},
+    {"experts.gate_proj", "experts.gate_up_proj", 0, 2},
+    {"experts.up_proj", "experts.gate_up_proj", 1, 2},
+    {"experts.down_proj", "experts.down_proj", 0, 1},
+    {NULL, NULL, 0, 0},
+};
+
+/* ---- kinds of layers ---- */
+
+/* The layer's entry in the list `field`, NULL without the list. */
+static int layer_type(const pm_model *model, int i, const char **out, pm_error *err)
+{
+    const json_t *types = pm_config_get(model->config, "layer_types");
+    if (types && (!json_is_array(types) || json_array_size(types) != (size_t)model->layers))
+        return pm_fail(err, PM_ERR_FORMAT, "%s: layer_types has %zu entries, but num_hidden_layers is %d",
+                       model->config->path, json_array_size(types), model->layers);
+    *out = types ? json_string_value(json_array_get(types, (size_t)i)) : NULL;
+    if (types && !*out)
+        return pm_fail(err, PM_ERR_FORMAT, "%s: entry %d of layer_types is not a string", model->config->path, i);
+    return PM_OK;
+}
+
+/* Experts, unless mlp_only_layers or decoder_sparse_step make it a plain MLP. */
+static int sparse(const pm_model *model, int i, unsigned moe, unsigned *kind, pm_error *err)
+{
+    int every;
+    size_t k;
+    const json_t *only = pm_config_get(model->config, "mlp_only_layers"), *item;
+    int status = pm_config_int_or(model->config, "decoder_sparse_step", 1, 1 << 16, 1, &every, err);
+    if (status != PM_OK)
+        return status;
+    bool plain = (i + 1) % every != 0;
+    json_array_foreach(only, k, item)
+    {
+        if (!json_is_integer(item))
+            return pm_fail(err, PM_ERR_FORMAT, "%s: mlp_only_layers holds something that is not a layer's number",
+                           model->config->path);
+        plain = plain || json_integer_value(item) == i;
+    }
+    *kind |= plain ? PM_MLP : moe;
+    return PM_OK;
+}
+
+/* The window of dense models: on layers of type "sliding_attention", in old configs on those from max_window_layers on.
+ */
+static int window(const pm_model *model, int i, unsigned *kind, pm_error *err)
+{
+    bool windows;
+    int first;
+    const char *type;
+    int status = layer_type(model, i, &type, err);
+    if (status == PM_OK)
+        status = pm_config_bool_or(model->config, "use_sliding_window", false, &windows, err);
+    if (status == PM_OK)
+        status = pm_config_int_or(model->config, "max_window_layers", 0, 1 << 16, 28, &first, err);
+    if (status != PM_OK)
+        return status;
+    if (windows && pm_config_get(model->config, "sliding_window") &&
+        (type ? strcmp(type, "sliding_attention") == 0 : i >= first))
+        *kind |= PM_WINDOW;
+    return PM_OK;
+}
+
+static int bias(const pm_model *model, unsigned *kind, pm_error *err)
+{
+    bool has;
+    int status = pm_config_bool_or(model->config, "attention_bias", false, &has, err);
+    if (status == PM_OK && has)
+        *kind |= PM_QKV_BIAS | PM_O_BIAS;
+    return status;
+}
+
+static int qwen2_kind(const pm_model *model, int i, unsigned *kind, pm_error *err)
+{
+    *kind = PM_ATTENTION | PM_QKV_BIAS | PM_MLP;
+    return window(model, i, kind, err);
+}
+
+static int qwen3_kind(const pm_model *model, int i, unsigned *kind, pm_error *err)
+{
+    *kind = PM_ATTENTION | PM_HEAD_NORMS | PM_MLP;
+    int status = window(model, i, kind, err);
+    return status ? status : bias(model, kind, err);
+}
+
+/* Here a window, where there is one, is on every layer. */
+static int qwen3_moe_kind(const pm_model *model, int i, unsigned *kind, pm_error *err)
+{
+    bool windows;
+    *kind = PM_ATTENTION | PM_HEAD_NORMS;
+    int status = pm_config_bool_or(model->config, "use_sliding_window", false, &windows, err);
+    if (status == PM_OK && windows && pm_config_get(model->config, "sliding_window"))
+        *kind |= PM_WINDOW;
+    if (status == PM_OK)
+        status = bias(model, kind, err);
+    return status ? status : sparse(model, i, PM_MOE, kind, err);
+}
+
+/* layer_types says it, or every full_attention_interval-th layer has full attention. */
+static int hybrid(const pm_model *model, int i, unsigned delta, unsigned *kind, pm_error *err)
+{
+    int interval;
+    const char *type;
+    int status = layer_type(model, i, &type, err);
+    if (status == PM_OK)
+        status = pm_config_int_or(model->config, "full_attention_interval", 1, 1 << 16, 4, &interval, err);
+    if (status != PM_OK)
+        return status;
+    bool full = type ? strcmp(type, "full_attention") == 0 : (i + 1) % interval == 0;
+    *kind |= full ? PM_ATTENTION | PM_HEAD_NORMS : PM_DELTA | delta;
+    return full ? bias(model, kind, err) : PM_OK;
+}
+
+static int qwen3_next_kind(const pm_model *model, int i, unsigned *kind, pm_error *err)
+{
+    *kind = 0;
+    int status = hybrid(model, i, PM_DELTA_INTERLEAVED, kind, err);
+    return status ? status : sparse(model, i, PM_MOE | PM_SHARED_EXPERT, kind, err);
+}
+
+static int qwen3_5_kind(const pm_model *model, int i, unsigned *kind, pm_error *err)
+{
+    *kind = PM_MLP;
+    return hybrid(model, i, PM_DELTA_SEPARATE, kind, err);
+}
+
+static int qwen3_5_moe_kind(const pm_model *model, int i, unsigned *kind, pm_error *err)
+{
+    *kind = PM_MOE | PM_SHARED_EXPERT;
+    return hybrid(model, i, PM_DELTA_SEPARATE, kind, err);
+}
+
+/* ---- gates ---- */
+
+static const pm_gate_rule qwen2_gate[] = {
+    {"layer_types", "full_attention|sliding_attention"},
+    {"use_sliding_window", "false|true"},
+    {"sliding_window", NULL},
+    PM_SCALED_ROPE,
+    {NULL, NULL},
+};
+
+static const pm_gate_rule qwen3_gate[] = {
+    {"layer_types", "full_attention|sliding_attention"},
+    {"use_sliding_window", "false|true"},
+    {"sliding_window", NULL},
+    {"attention_bias", "false|true"},
+    PM_SCALED_ROPE,
+    {NULL, NULL},
+};
+
+static const pm_gate_rule qwen3_moe_gate[] = {
+    {"use_sliding_window", "false|true"},
+    {"sliding_window", NULL},
+    {"attention_bias", "false|true"},
+    {"mlp_only_layers", NULL},
+    {"decoder_sparse_step", NULL},
+    PM_SCALED_ROPE,
+    {NULL, NULL},
+};
+
+static const pm_gate_rule qwen3_next_gate[] = {
+    {"layer_types", "linear_attention|full_attention"},
+    {"attention_bias", "false|true"},
+    {"mlp_only_layers", NULL},
+    {"decoder_sparse_step", NULL},
+    {NULL, NULL},
+};
+
+static const pm_gate_rule qwen3_5_gate[] = {
+    {"layer_types", "linear_attention|full_attention"},
+    {"attention_bias", "false|true"},
+    {"attn_output_gate", "true"},
+    {"norm_topk_prob", "true"}, /* the reference always normalises */
+    {"mamba_ssm_dtype", "float32"},
+    {NULL, NULL},
+};
+
+/* ---- families ---- */
+
+static const pm_decoder_spec qwen2_spec = {
+    .renames = renames, .stacks = stacks, .kind = qwen2_kind, .derived_head_dim = true};
+static const pm_decoder_spec qwen3_spec = {.renames = renames, .stacks = stacks, .kind = qwen3_kind};
+static const pm_decoder_spec qwen3_moe_spec = {
+    .renames = renames, .stacks = stacks, .kind = qwen3_moe_kind, .derived_head_dim = true};
+static const pm_decoder_spec qwen3_next_spec = {.renames = renames,
+                                                .stacks = stacks,
+                                                .kind = qwen3_next_kind,
+                                                .gated_attention = true,
+                                                .centred_norms = true,
+                                                .normalise_top_k = true};
+static const pm_decoder_spec qwen3_5_spec = {
+    .renames = renames, .stacks = stacks, .kind = qwen3_5_kind, .gated_attention = true, .centred_norms = true};
+static const pm_decoder_spec qwen3_5_moe_spec = {.renames = renames,
+                                                 .stacks = stacks,
+                                                 .kind = qwen3_5_moe_kind,
+                                                 .gated_attention = true,
+                                                 .centred_norms = true,
+                                                 .normalise_top_k = true};
+
+const pm_family pm_qwen2 = {
+    .name = "qwen2",
+    .model_types = "qwen2",
+    .checkpoints = "Qwen2.5-7B-Instruct, DeepSeek-R1-Distill-Qwen-7B",
+    .gate = qwen2_gate,
+    .spec = &qwen2_spec,
+    .load = pm_decoder_load,
+    .step = pm_decoder_step,
+};
+
+const pm_family pm_qwen3 = {
+    .name = "qwen3",
+    .model_types = "qwen3",
+    .checkpoints = "Qwen3-0.6B to Qwen3-32B",
+    .gate = qwen3_gate,
+    .spec = &qwen3_spec,
+    .load = pm_decoder_load,
+    .step = pm_decoder_step,
+};
+
+const pm_family pm_qwen3_moe = {
+    .name = "qwen3_moe",
+    .model_types = "qwen3_moe",
+    .checkpoints = "Qwen3-30B-A3B, Qwen3-235B-A22B, Qwen3-Coder-30B-A3B",
+    .gate = qwen3_moe_gate,
+    .spec = &qwen3_moe_spec,
+    .load = pm_decoder_load,
+    .step = pm_decoder_step,
+};
+
+const pm_family pm_qwen3_next = {
+    .name = "qwen3_next",
+    .model_types = "qwen3_next",
+    .checkpoints = "Qwen3-Next-80B-A3B",
+    .gate = qwen3_next_gate,
+    .spec = &qwen3_next_spec,
+    .load = pm_decoder_load,
+    .step = pm_decoder_step,
+};
+
+const pm_family pm_qwen3_5 = {
+    .name = "qwen3_5",
+    .model_types = "qwen3_5 qwen3_5_text",
+    .checkpoints = "Qwen3.5-4B, Qwen3.5-27B",
+    .gate = qwen3_5_gate,
+    .spec = &qwen3_5_spec,
+    .load = pm_decoder_load,
+    .step = pm_decoder_step,
+};
+
+const pm_family pm_qwen3_5_moe = {
+    .name = "qwen3_5_moe",
+    .model_types = "qwen3_5_moe qwen3_5_moe_text",
+    .checkpoints = "Qwen3.5-35B-A3B, Qwen3.5-122B-A10B, Qwen3.5-397B-A17B",
+    .gate = qwen3_5_gate,
+    .spec = &qwen3_5_moe_spec,
+    .load = pm_decoder_load,
+    .step = pm_decoder_step,
+};
