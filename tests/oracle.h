@@ -19,7 +19,7 @@
 /* Opens DIR/FILE through a directory in which it has the name that a checkpoint has. */
 static inline pm_checkpoint *oracle_open(const char *dir, const char *file)
 {
-    char temp[] = "/tmp/polymath-oracle-XXXXXX", from[4096], real[4096], to[sizeof(temp) + 32];
+    char temp[] = "/tmp/polymath-oracle-XXXXXX", from[8192], real[8192], to[sizeof(temp) + 32];
     pm_checkpoint *oracle = NULL;
     pm_error err = {0};
     snprintf(from, sizeof(from), "%s/%s", dir, file);

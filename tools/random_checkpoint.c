@@ -1,0 +1,327 @@
+/* Writes a checkpoint with random weights, for benchmarks: any supported family, at the dimensions of a config.
+ *
+ *     random_checkpoint OUT CONFIG [--layers N] [--format F] [--group N] [--seed N] [--tokenizer DIR]
+ *
+ * CONFIG is a config.json or the name of one in tools/presets. The same arguments give the same bytes. Matrices have
+ * variance 1 / in, so that activations keep their size; the tensors are those that the family itself says it expects.
+ */
+#include "files/config.h"
+#include "model/model.h"
+#include "model/weights.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* How matrices are stored. */
+typedef struct format {
+    const char *name, *mode; /* mode NULL: floats */
+    int bits, group;         /* group 0: chosen by --group */
+    const char *dtype;       /* of the weight */
+} format;
+
+static const format formats[] = {
+    {"f32", NULL, 32, 0, "F32"},     {"f16", NULL, 16, 0, "F16"},     {"bf16", NULL, 16, 0, "BF16"},
+    {"2bit", "affine", 2, 0, "U32"}, {"3bit", "affine", 3, 0, "U32"}, {"4bit", "affine", 4, 0, "U32"},
+    {"5bit", "affine", 5, 0, "U32"}, {"6bit", "affine", 6, 0, "U32"}, {"8bit", "affine", 8, 0, "U32"},
+};
+
+/* One part of a planned tensor, as it will lie in the file. */
+typedef struct part {
+    char name[200];
+    const char *dtype;
+    int rank;
+    int64_t shape[3];
+    int64_t bytes;
+    double centre, spread; /* of float values: centre + spread * u, u uniform in [-1, 1) */
+} part;
+
+typedef struct plan {
+    const format *matrix;
+    int group;
+    part *parts;
+    size_t n, cap;
+    json_t *overrides; /* of the quantization object */
+} plan;
+
+static int fail(const char *what, const char *why)
+{
+    fprintf(stderr, "random_checkpoint: %s: %s\n", what, why);
+    return 1;
+}
+
+/* ---- planning ---- */
+
+static int add_part(plan *p, const pm_planned *t, const char *suffix, const char *dtype, int64_t cols, double centre,
+                    double spread, pm_error *err)
+{
+    void *parts = p->parts;
+    int status = pm_grow(&parts, &p->cap, p->n + 1, sizeof(*p->parts));
+    p->parts = parts;
+    if (status != PM_OK)
+        return pm_fail_memory(err);
+    part *out = &p->parts[p->n++];
+    *out = (part){.dtype = dtype,
+                  .centre = centre,
+                  .spread = spread,
+                  .bytes = strcmp(dtype, "U32") && strcmp(dtype, "F32") ? 2 : 4};
+    snprintf(out->name, sizeof(out->name), "%s%s", t->module, suffix);
+    if (t->experts)
+        out->shape[out->rank++] = t->experts;
+    if (t->kind != PM_EXPECT_VECTOR)
+        out->shape[out->rank++] = t->rows;
+    out->shape[out->rank++] = cols;
+    if (t->kind == PM_EXPECT_CONV)
+        out->shape[out->rank++] = 1; /* MLX's layout, so norms are stored as w */
+    for (int i = 0; i < out->rank; i++)
+        out->bytes *= out->shape[i];
+    return PM_OK;
+}
+
+static bool ends_with(const char *s, const char *tail)
+{
+    size_t n = strlen(s), m = strlen(tail);
+    return n >= m && strcmp(s + n - m, tail) == 0;
+}
+
+/* mlx-lm keeps routers at 8 bits. */
+static bool is_router(const char *module)
+{
+    return ends_with(module, "mlp.gate") || ends_with(module, "shared_expert_gate");
+}
+
+static int plan_matrix(plan *p, const pm_planned *t, pm_error *err)
+{
+    const format *f = p->matrix;
+    double spread = sqrt(3.0 / t->cols);
+    int bits = f->bits, group = p->group;
+    if (!f->mode)
+        return add_part(p, t, ".weight", f->dtype, t->cols, 0.0, spread, err);
+    if (is_router(t->module) && bits != 8) {
+        bits = 8;
+        json_object_set_new(p->overrides, t->module, json_pack("{s:i, s:i}", "bits", bits, "group_size", group));
+    }
+    if (t->cols % group)
+        return pm_fail(err, PM_ERR_INVALID, "%s has %d columns, not a multiple of the group size %d", t->module,
+                       t->cols, group);
+    double scale = 2.0 * spread / ((1 << bits) - 1);
+    int status = add_part(p, t, ".weight", f->dtype, (int64_t)t->cols * bits / 32, 0.0, 0.0, err);
+    if (status == PM_OK)
+        status = add_part(p, t, ".scales", "BF16", t->cols / group, scale, 0.1 * scale, err);
+    return status ? status : add_part(p, t, ".biases", "BF16", t->cols / group, -spread, 0.1 * spread, err);
+}
+
+static int plan_tensor(void *user, const pm_planned *t, pm_error *err)
+{
+    plan *p = user;
+    if (t->kind == PM_EXPECT_MATRIX || t->kind == PM_EXPECT_EXPERTS)
+        return plan_matrix(p, t, err);
+    if (t->kind == PM_EXPECT_CONV)
+        return add_part(p, t, "", "BF16", t->cols, 0.0, sqrt(3.0 / t->cols), err);
+    if (ends_with(t->module, "A_log"))
+        return add_part(p, t, "", "F32", t->cols, 1.0, 1.0, err); /* decay rates e^0 .. e^2 */
+    if (ends_with(t->module, "dt_bias"))
+        return add_part(p, t, "", "F32", t->cols, -3.0, 1.0, err);
+    return add_part(p, t, "", "BF16", t->cols, 1.0, 0.1, err); /* norms */
+}
+
+/* ---- writing ---- */
+
+static uint64_t next(uint64_t *state) /* splitmix64 */
+{
+    uint64_t z = *state += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+/* Fills `bytes` of `out` with values of the part. */
+static void fill(const part *p, uint64_t *state, unsigned char *out, size_t bytes)
+{
+    if (strcmp(p->dtype, "U32") == 0) {
+        for (size_t i = 0; i < bytes; i += 8) {
+            uint64_t word = next(state);
+            memcpy(out + i, &word, bytes - i < 8 ? bytes - i : 8);
+        }
+        return;
+    }
+    size_t size = strcmp(p->dtype, "F32") == 0 ? 4 : 2;
+    for (size_t i = 0; i < bytes; i += size) {
+        float value = (float)(p->centre + p->spread * ((double)(next(state) >> 11) * 0x1p-52 - 1.0));
+        uint32_t word;
+        memcpy(&word, &value, 4);
+        if (strcmp(p->dtype, "F32") == 0) {
+            memcpy(out + i, &word, 4);
+        } else if (strcmp(p->dtype, "BF16") == 0) {
+            memcpy(out + i, (unsigned char *)&word + 2, 2);
+        } else { /* binary16, towards zero; the values are normal in it or flushed */
+            int exponent = (int)(word >> 23 & 255) - 112;
+            uint16_t half =
+                (uint16_t)(word >> 16 & 0x8000) | (exponent > 0 ? (uint16_t)(exponent << 10 | (word >> 13 & 1023)) : 0);
+            memcpy(out + i, &half, 2);
+        }
+    }
+}
+
+static int write_tensors(const plan *p, uint64_t seed, const char *path)
+{
+    enum { BLOCK = 1 << 20 };
+    json_t *header = json_object();
+    int64_t at = 0;
+    for (size_t i = 0; i < p->n; i++) {
+        const part *t = &p->parts[i];
+        json_t *shape = json_array();
+        for (int d = 0; d < t->rank; d++)
+            json_array_append_new(shape, json_integer(t->shape[d]));
+        json_object_set_new(header, t->name,
+                            json_pack("{s:s, s:o, s:[I, I]}", "dtype", t->dtype, "shape", shape, "data_offsets",
+                                      (json_int_t)at, (json_int_t)(at + t->bytes)));
+        at += t->bytes;
+    }
+    char *text = json_dumps(header, JSON_COMPACT);
+    json_decref(header);
+    unsigned char *block = malloc(BLOCK);
+    FILE *f = text && block ? fopen(path, "wb") : NULL;
+    uint64_t length = text ? strlen(text) : 0, state = seed;
+    bool ok = f && fwrite(&length, 8, 1, f) == 1 && fwrite(text, 1, length, f) == length;
+    for (size_t i = 0; ok && i < p->n; i++)
+        for (int64_t left = p->parts[i].bytes; ok && left > 0; left -= BLOCK) {
+            size_t n = left < BLOCK ? (size_t)left : BLOCK;
+            fill(&p->parts[i], &state, block, n);
+            ok = fwrite(block, 1, n, f) == n;
+        }
+    if (f && fclose(f) != 0)
+        ok = false;
+    free(block);
+    free(text);
+    return ok ? 0 : fail(path, strerror(errno));
+}
+
+static int copy_file(const char *from_dir, const char *to_dir, const char *name)
+{
+    char path[4096];
+    pm_buf data = {0};
+    pm_error err;
+    snprintf(path, sizeof(path), "%s/%s", from_dir, name);
+    if (pm_read_file(path, SIZE_MAX / 2, &data, &err) != PM_OK)
+        return fail(path, err.message);
+    snprintf(path, sizeof(path), "%s/%s", to_dir, name);
+    FILE *f = fopen(path, "wb");
+    bool ok = f && fwrite(data.data, 1, data.len, f) == data.len;
+    if (f && fclose(f) != 0)
+        ok = false;
+    pm_buf_free(&data);
+    return ok ? 0 : fail(path, strerror(errno));
+}
+
+/* ---- main ---- */
+
+typedef struct arguments {
+    const char *out, *config, *tokenizer;
+    int layers;
+    plan plan;
+    uint64_t seed;
+} arguments;
+
+static int usage(void)
+{
+    fprintf(stderr,
+            "usage: random_checkpoint OUT CONFIG [--layers N] [--format F] [--group N] [--seed N] [--tokenizer DIR]\n"
+            "CONFIG: a config.json, or the name of one in tools/presets. F:");
+    for (size_t i = 0; i < PM_COUNT(formats); i++)
+        fprintf(stderr, " %s", formats[i].name);
+    fprintf(stderr, " (default 4bit, groups of 64)\n");
+    return 2;
+}
+
+static int parse(int argc, char **argv, arguments *a)
+{
+    static const struct option options[] = {{"layers", 1, NULL, 'l'},    {"format", 1, NULL, 'f'},
+                                            {"group", 1, NULL, 'g'},     {"seed", 1, NULL, 's'},
+                                            {"tokenizer", 1, NULL, 't'}, {0}};
+    const char *name = "4bit";
+    *a = (arguments){.tokenizer = PM_SOURCE_DIR "/models/default", .plan.group = 64};
+    for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;)
+        switch (c) {
+        case 'l': a->layers = atoi(optarg); break;
+        case 'f': name = optarg; break;
+        case 'g': a->plan.group = atoi(optarg); break;
+        case 's': a->seed = strtoull(optarg, NULL, 10); break;
+        case 't': a->tokenizer = optarg; break;
+        default: return usage();
+        }
+    for (size_t i = 0; i < PM_COUNT(formats); i++)
+        if (strcmp(formats[i].name, name) == 0)
+            a->plan.matrix = &formats[i];
+    if (argc - optind != 2 || !a->plan.matrix || a->layers < 0 || a->plan.group < 1)
+        return usage();
+    if (a->plan.matrix->group)
+        a->plan.group = a->plan.matrix->group;
+    a->out = argv[optind];
+    a->config = argv[optind + 1];
+    return 0;
+}
+
+/* The config with fewer layers and with the quantisation that the files will have. */
+static json_t *edit_config(const pm_config *config, const arguments *a)
+{
+    json_t *text = config->text == config->root ? config->root : json_object_get(config->root, "text_config");
+    json_t *types = json_object_get(text, "layer_types");
+    if (a->layers) {
+        json_object_set_new(text, "num_hidden_layers", json_integer(a->layers));
+        while (types && json_array_size(types) > (size_t)a->layers)
+            json_array_remove(types, json_array_size(types) - 1);
+    }
+    return config->root;
+}
+
+static int run(arguments *a)
+{
+    static const char *const copied[] = {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
+                                         "generation_config.json"};
+    char preset[4096], path[4096];
+    pm_config config = {0};
+    pm_error err;
+    plan *p = &a->plan;
+    snprintf(preset, sizeof(preset), "%s", a->config);
+    if (!pm_is_file(preset))
+        snprintf(preset, sizeof(preset), "%s/tools/presets/%s.json", PM_SOURCE_DIR, a->config);
+    if (pm_json_file(preset, 0, &config.root, &err) != PM_OK)
+        return fail(a->config, err.message);
+    config.path = preset;
+    config.text = json_object_get(config.root, "text_config");
+    config.text = config.text ? config.text : config.root;
+    json_t *root = edit_config(&config, a);
+    p->overrides = json_object();
+    int status = pm_model_plan(&config, plan_tensor, p, &err) == PM_OK ? 0 : fail(a->config, err.message);
+    if (!status && p->matrix->mode) {
+        json_object_update_new(p->overrides, json_pack("{s:i, s:i, s:s}", "group_size", p->group, "bits",
+                                                       p->matrix->bits, "mode", p->matrix->mode));
+        json_object_set(root, "quantization", p->overrides);
+    }
+    if (!status && mkdir(a->out, 0777) != 0 && errno != EEXIST)
+        status = fail(a->out, strerror(errno));
+    for (size_t i = 0; !status && i < PM_COUNT(copied); i++)
+        status = copy_file(a->tokenizer, a->out, copied[i]);
+    snprintf(path, sizeof(path), "%s/config.json", a->out);
+    if (!status && json_dump_file(root, path, JSON_INDENT(4)) != 0)
+        status = fail(path, strerror(errno));
+    snprintf(path, sizeof(path), "%s/model.safetensors", a->out);
+    if (!status)
+        status = write_tensors(p, a->seed, path);
+    json_decref(p->overrides);
+    json_decref(config.root);
+    free(p->parts);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    arguments a;
+    int status = parse(argc, argv, &a);
+    return status ? status : run(&a);
+}
