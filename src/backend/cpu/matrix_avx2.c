@@ -5,19 +5,20 @@
  * Unlike vpmaddubsw it does not saturate.
  *
  * One column: rows are streamed one at a time, since memory likes that best; four groups are reduced together into the
- * four lanes that are the four running sums. More columns: tiles of 8 rows, one a lane, so that a group's sum needs no
- * reduction at all, and unpacked weights serve up to 8 columns. */
+ * four lanes that are the four running sums. More columns: tiles of 8 or 16 rows, one a lane, so that a group's sum
+ * needs no reduction at all, and unpacked weights serve up to 4 columns. */
 #if defined(__x86_64__)
 
 #include "backend/cpu/math_avx2.h"
 #include "backend/cpu/matrix.h"
 
 #define INLINE static inline __attribute__((always_inline))
+/* What is specialised is compiled by itself, so that it has all the registers. */
+#define NOINLINE static __attribute__((noinline))
 
 enum {
-    AHEAD = 4096 /* bytes that streaming prefetches ahead */,
-    ROWS = 8 /* of a tile */,
-    MOST = 8 /* columns of a tile */
+    AHEAD = 4096, /* bytes that streaming prefetches ahead */
+    COLUMNS = 4   /* most of a tile */
 };
 
 /* What the functions below are specialised for. */
@@ -169,7 +170,7 @@ INLINE void load_dwords(const uint8_t *p, size_t stride, __m256i out[4])
 }
 
 /* Scales (or biases) of n groups from the i-th of 8 rows: out[g] has row r in lane r. */
-INLINE void tile_scales(const void *scales, pm_scale_type type, size_t i, size_t groups, size_t n, __m256 out[4])
+INLINE void gather_scales(const void *scales, pm_scale_type type, size_t i, size_t groups, size_t n, __m256 out[4])
 {
     __m256i rows[4], columns[4];
     for (size_t r = 0; r < 4; r++)
@@ -179,6 +180,16 @@ INLINE void tile_scales(const void *scales, pm_scale_type type, size_t i, size_t
     transpose(rows, columns);
     for (int g = 0; g < 4; g++)
         out[g] = _mm256_castsi256_ps(columns[g]);
+}
+
+NOINLINE void tile_scales(const void *scales, pm_scale_type type, size_t i, size_t groups, size_t n, __m256 out[4])
+{
+    if (type == PM_SCALE_BF16 && n == 4)
+        gather_scales(scales, PM_SCALE_BF16, i, groups, 4, out);
+    else if (type == PM_SCALE_F16 && n == 4)
+        gather_scales(scales, PM_SCALE_F16, i, groups, 4, out);
+    else
+        gather_scales(scales, type, i, groups, n, out);
 }
 
 /* Two neighbours of x in every lane. */
@@ -191,7 +202,7 @@ INLINE __m256i pair(const int16_t *x)
 
 /* Adds 16 bytes of each of 8 * v rows times n columns. The bytes are words [word, word + 8) of a block of `width`. */
 INLINE void add_chunk(int bits, const uint8_t *w, size_t stride, const int16_t *const *x, size_t block, int word,
-                      int width, int v, int n, __m256i isum[][MOST])
+                      int width, int v, int n, __m256i isum[][COLUMNS])
 {
     __m256i dwords[2][4];
     for (int i = 0; i < v; i++)
@@ -203,79 +214,122 @@ INLINE void add_chunk(int bits, const uint8_t *w, size_t stride, const int16_t *
                 weights[i] = field(dwords[i][d], bits, p);
             for (int c = 0; c < n; c++) {
                 __m256i two = pair(x[c] + block + (word + width * p + 2 * d));
-                for (int i = 0; i < v; i++)
+                for (int i = 0; i < v; i++) {
                     isum[i][c] = _mm256_add_epi32(isum[i][c], _mm256_madd_epi16(weights[i], two));
+                    /* Otherwise compilers add the products in trees, for which there are not registers enough. */
+                    __asm__("" : "+x"(isum[i][c]));
+                }
             }
         }
 }
 
-/* The integer sums of group g of 8 * v rows times n columns. A group of 16 bytes is half a block. */
-INLINE void group_sums(shape s, const uint8_t *row, size_t stride, const int16_t *const *x, size_t g, size_t groups,
-                       int v, int n, __m256i isum[][MOST])
+/* What a tile multiplies: the place of the first row's weights, bytes from row to row, the columns, the number of
+ * groups of a row. */
+typedef struct tile_input {
+    const uint8_t *data;
+    size_t stride, groups;
+    const int16_t *x[COLUMNS];
+} tile_input;
+
+/* Integer sums of up to four groups of 8 * v rows, v <= 2, times up to COLUMNS columns. */
+typedef struct tile_sums {
+    __m256i group[4][2][COLUMNS];
+} tile_sums;
+
+/* The sums of groups [g, g + left) of 8 * v rows times n columns (constants). A group of 16 bytes is half a block. */
+INLINE void group_sums(shape s, const tile_input *in, size_t g, size_t left, int v, int n, tile_sums *out)
 {
-    int block = 256 / s.bits;
-    size_t first = g * (size_t)s.group;
-    const uint8_t *p = row + first * (size_t)s.bits / 8;
-    for (int i = 0; i < v; i++)
-        for (int c = 0; c < n; c++)
-            isum[i][c] = _mm256_setzero_si256();
-    if (s.group >= block) {
-        for (int k = 0; k < s.group; k += block) {
-            add_chunk(s.bits, p + k * s.bits / 8, stride, x, first + (size_t)k, 0, 16, v, n, isum);
-            add_chunk(s.bits, p + k * s.bits / 8 + 16, stride, x, first + (size_t)k, 8, 16, v, n, isum);
+    const int block = 256 / s.bits, bytes = s.group * s.bits / 8;
+    const size_t stride = in->stride;
+    const int16_t *x[COLUMNS];
+    for (int c = 0; c < n; c++)
+        x[c] = in->x[c];
+    for (size_t last = g + left, j = 0; g < last; g++, j++) {
+        const uint8_t *p = in->data + g * (size_t)bytes;
+        size_t first = g * (size_t)s.group;
+        __m256i isum[2][COLUMNS];
+        for (int i = 0; i < v; i++)
+            for (int c = 0; c < n; c++)
+                isum[i][c] = _mm256_setzero_si256();
+        if (s.group >= block) {
+            for (int k = 0; k < s.group; k += block) {
+                add_chunk(s.bits, p + k * s.bits / 8, stride, x, first + (size_t)k, 0, 16, v, n, isum);
+                add_chunk(s.bits, p + k * s.bits / 8 + 16, stride, x, first + (size_t)k, 8, 16, v, n, isum);
+            }
+        } else if (g % 2 == 0 && g + 1 == in->groups) {
+            add_chunk(s.bits, p, stride, x, first, 0, 8, v, n, isum);
+        } else {
+            add_chunk(s.bits, p, stride, x, first - g % 2 * (size_t)(s.group - 8), 0, 16, v, n, isum);
         }
-    } else if (g % 2) {
-        add_chunk(s.bits, p, stride, x, first - (size_t)s.group, 8, 16, v, n, isum);
-    } else if (g + 1 < groups) {
-        add_chunk(s.bits, p, stride, x, first, 0, 16, v, n, isum);
-    } else {
-        add_chunk(s.bits, p, stride, x, first, 0, 8, v, n, isum);
+        for (int i = 0; i < v; i++)
+            for (int c = 0; c < n; c++)
+                out->group[j][i][c] = isum[i][c];
     }
 }
 
+typedef void group_sums_fn(const tile_input *in, size_t g, size_t left, tile_sums *out);
+
 /* 8 * v rows times n columns (constants), starting with column `from`. */
-INLINE void tile(const pm_weight *w, shape s, size_t row, int v, const pm_columns *columns, int from, int n,
+INLINE void tile(const pm_weight *w, group_sums_fn *sums, size_t row, int v, const pm_columns *columns, int from, int n,
                  const pm_results *results)
 {
-    size_t in = (size_t)w->in, groups = in / (size_t)s.group, stride = in * (size_t)s.bits / 8;
-    const uint8_t *data = (const uint8_t *)w->data + row * stride;
-    const int16_t *x[MOST];
-    const float *x_scale[MOST], *x_sum[MOST];
-    __m256 acc[2][4][MOST], scale[2][4], bias[2][4];
+    size_t in = (size_t)w->in, groups = in / (size_t)w->group, stride = in * (size_t)w->bits / 8;
+    tile_input input = {.data = (const uint8_t *)w->data + row * stride, .stride = stride, .groups = groups};
+    const float *x_scale[COLUMNS], *x_sum[COLUMNS];
+    __m256 acc[4][2][COLUMNS];
     for (int c = 0; c < n; c++) {
         size_t i = (size_t)(columns->index ? columns->index[from + c] : from + c);
-        x[c] = columns->quantised.q + i * in;
+        input.x[c] = columns->quantised.q + i * in;
         x_scale[c] = columns->quantised.scale + i * groups;
         x_sum[c] = columns->quantised.sum + i * groups;
         for (int k = 0; k < 4 * v; k++)
-            acc[k / 4][k % 4][c] = _mm256_setzero_ps();
+            acc[k % 4][k / 4][c] = _mm256_setzero_ps();
     }
-    for (size_t g = 0; g < groups; g++) {
-        __m256i isum[2][MOST];
+    for (size_t g = 0; g < groups; g += 4) {
         size_t left = groups - g < 4 ? groups - g : 4;
-        for (int i = 0; i < v && g % 4 == 0; i++) {
+        tile_sums isum;
+        __m256 scale[2][4], bias[2][4];
+        sums(&input, g, left, &isum);
+        for (int i = 0; i < v; i++) {
             size_t at = (row + 8 * (size_t)i) * groups + g;
             tile_scales(w->scales, w->scale_type, at, groups, left, scale[i]);
             tile_scales(w->biases, w->scale_type, at, groups, left, bias[i]);
         }
-        group_sums(s, data, stride, x, g, groups, v, n, isum);
-        for (int c = 0; c < n; c++)
-            for (int i = 0; i < v; i++) {
-                __m256 factor = _mm256_mul_ps(scale[i][g % 4], _mm256_set1_ps(x_scale[c][g]));
-                __m256 sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum[i][c]), factor, acc[i][g % 4][c]);
-                acc[i][g % 4][c] = _mm256_fmadd_ps(bias[i][g % 4], _mm256_set1_ps(x_sum[c][g]), sum);
-            }
+        for (size_t j = 0; j < left; j++)
+            for (int i = 0; i < v; i++)
+                for (int c = 0; c < n; c++) {
+                    __m256 factor = _mm256_mul_ps(scale[i][j], _mm256_set1_ps(x_scale[c][g + j]));
+                    __m256 sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(isum.group[j][i][c]), factor, acc[j][i][c]);
+                    acc[j][i][c] = _mm256_fmadd_ps(bias[i][j], _mm256_set1_ps(x_sum[c][g + j]), sum);
+                }
     }
-    for (int c = 0; c < n; c++)
-        for (int i = 0; i < v; i++) {
+    for (int i = 0; i < v; i++)
+        for (int c = 0; c < n; c++) {
             size_t at = (size_t)(from + c) * (size_t)results->stride + row + 8 * (size_t)i;
-            __m256(*a)[MOST] = acc[i];
-            __m256 y = _mm256_add_ps(_mm256_add_ps(a[0][c], a[2][c]), _mm256_add_ps(a[1][c], a[3][c]));
+            __m256 y =
+                _mm256_add_ps(_mm256_add_ps(acc[0][i][c], acc[2][i][c]), _mm256_add_ps(acc[1][i][c], acc[3][i][c]));
             if (results->add)
                 y = _mm256_add_ps(y, _mm256_loadu_ps(results->add + at));
             _mm256_storeu_ps(results->y + at, y);
         }
 }
+
+typedef void tile_fn(const pm_weight *w, group_sums_fn *sums, size_t row, const pm_columns *columns, int from,
+                     const pm_results *results);
+
+#define TILE(v, n)                                                                                                     \
+    NOINLINE void tile_##v##_##n(const pm_weight *w, group_sums_fn *sums, size_t row, const pm_columns *columns,       \
+                                 int from, const pm_results *results)                                                  \
+    {                                                                                                                  \
+        tile(w, sums, row, v, columns, from, n, results);                                                              \
+    }
+
+TILE(1, 2)
+TILE(1, 4)
+TILE(2, 2)
+TILE(2, 4)
+
+static tile_fn *const tiles[2][2] = {{tile_1_2, tile_1_4}, {tile_2_2, tile_2_4}}; /* [v - 1][n / 4] */
 
 /* ---- all rows and columns ---- */
 
@@ -284,57 +338,79 @@ INLINE void stream(const pm_weight *w, shape s, int first, int last, const pm_co
                    const pm_results *results)
 {
     size_t x = (size_t)(columns->index ? columns->index[i] : i), in = (size_t)w->in, groups = in / (size_t)s.group;
-    const pm_quantised *quantised = &columns->quantised;
+    const int16_t *q = columns->quantised.q + x * in;
+    const float *scale = columns->quantised.scale + x * groups, *sum = columns->quantised.sum + x * groups;
+    float *y = results->y + (size_t)i * (size_t)results->stride;
+    const float *add = results->add ? results->add + (size_t)i * (size_t)results->stride : NULL;
     for (int row = first; row < last; row++) {
-        size_t at = (size_t)i * (size_t)results->stride + (size_t)row;
-        float y = row_column(w, s, (size_t)row, quantised->q + x * in, quantised->scale + x * groups,
-                             quantised->sum + x * groups);
-        results->y[at] = results->add ? y + results->add[at] : y;
+        float value = row_column(w, s, (size_t)row, q, scale, sum);
+        y[row] = add ? value + add[row] : value;
     }
 }
 
-/* 8 * v rows times all columns. */
-INLINE void tiles(const pm_weight *w, shape s, int row, int v, const pm_columns *columns, const pm_results *results)
-{
-    int i = 0, n = columns->n;
-    for (; i + MOST <= n; i += MOST)
-        tile(w, s, (size_t)row, v, columns, i, MOST, results);
-    for (; i + 2 <= n; i += 2)
-        tile(w, s, (size_t)row, v, columns, i, 2, results);
-    if (i < n)
-        stream(w, s, row, row + 8 * v, columns, i, results);
-}
+/* The functions above for one width of integers and of groups. */
+typedef struct affine_functions {
+    void (*stream)(const pm_weight *w, int first, int last, const pm_columns *columns, int i,
+                   const pm_results *results);
+    group_sums_fn *sums[2][2]; /* as tiles */
+} affine_functions;
 
-INLINE void multiply(const pm_weight *w, shape s, int first, int last, const pm_columns *columns,
+#define SUMS(bits, group, v, n)                                                                                        \
+    NOINLINE void sums_##bits##_##group##_##v##_##n(const tile_input *in, size_t g, size_t left, tile_sums *out)       \
+    {                                                                                                                  \
+        group_sums((shape){bits, group}, in, g, left, v, n, out);                                                      \
+    }
+#define FUNCTIONS(bits, group)                                                                                         \
+    NOINLINE void stream_##bits##_##group(const pm_weight *w, int first, int last, const pm_columns *columns, int i,   \
+                                          const pm_results *results)                                                   \
+    {                                                                                                                  \
+        stream(w, (shape){bits, group}, first, last, columns, i, results);                                             \
+    }                                                                                                                  \
+    SUMS(bits, group, 1, 2)                                                                                            \
+    SUMS(bits, group, 1, 4)                                                                                            \
+    SUMS(bits, group, 2, 2)                                                                                            \
+    SUMS(bits, group, 2, 4)                                                                                            \
+    static const affine_functions functions_##bits##_##group = {                                                       \
+        stream_##bits##_##group,                                                                                       \
+        {{sums_##bits##_##group##_1_2, sums_##bits##_##group##_1_4},                                                   \
+         {sums_##bits##_##group##_2_2, sums_##bits##_##group##_2_4}}};
+
+FUNCTIONS(4, 32)
+FUNCTIONS(4, 64)
+FUNCTIONS(4, 128)
+FUNCTIONS(8, 32)
+FUNCTIONS(8, 64)
+FUNCTIONS(8, 128)
+
+static void multiply(const affine_functions *f, const pm_weight *w, int first, int last, const pm_columns *columns,
                      const pm_results *results)
 {
     int row = first, n = columns->n;
-    for (; n > 1 && row + 16 <= last; row += 16)
-        tiles(w, s, row, 2, columns, results);
-    for (; n > 1 && row + 8 <= last; row += 8)
-        tiles(w, s, row, 1, columns, results);
+    while (n > 1 && last - row >= 8) {
+        int v = last - row >= 16 ? 2 : 1, i = 0;
+        for (; i + 4 <= n; i += 4)
+            tiles[v - 1][1](w, f->sums[v - 1][1], (size_t)row, columns, i, results);
+        for (; i + 2 <= n; i += 2)
+            tiles[v - 1][0](w, f->sums[v - 1][0], (size_t)row, columns, i, results);
+        if (i < n)
+            f->stream(w, row, row + 8 * v, columns, i, results);
+        row += 8 * v;
+    }
     for (int i = 0; row < last && i < n; i++)
-        stream(w, s, row, last, columns, i, results);
+        f->stream(w, row, last, columns, i, results);
 }
 
-/* One function for a bit width, which finds the one specialised for the width of a group. */
-#define SPECIALISE(name, bits, group)                                                                                  \
-    static void name(const pm_weight *w, int first, int last, const pm_columns *columns, const pm_results *results)    \
-    {                                                                                                                  \
-        multiply(w, (shape){bits, group}, first, last, columns, results);                                              \
-    }
-#define BITS(name, bits)                                                                                               \
-    SPECIALISE(name##_32, bits, 32)                                                                                    \
-    SPECIALISE(name##_64, bits, 64)                                                                                    \
-    SPECIALISE(name##_128, bits, 128)                                                                                  \
-    static void name(const pm_weight *w, int first, int last, const pm_columns *columns, const pm_results *results)    \
-    {                                                                                                                  \
-        static pm_multiply_fn *const table[PM_GROUPS] = {name##_32, name##_64, name##_128};                            \
-        table[pm_group_index(w->group)](w, first, last, columns, results);                                             \
-    }
+static void affine_4(const pm_weight *w, int first, int last, const pm_columns *columns, const pm_results *results)
+{
+    static const affine_functions *const table[PM_GROUPS] = {&functions_4_32, &functions_4_64, &functions_4_128};
+    multiply(table[pm_group_index(w->group)], w, first, last, columns, results);
+}
 
-BITS(affine_4, 4)
-BITS(affine_8, 8)
+static void affine_8(const pm_weight *w, int first, int last, const pm_columns *columns, const pm_results *results)
+{
+    static const affine_functions *const table[PM_GROUPS] = {&functions_8_32, &functions_8_64, &functions_8_128};
+    multiply(table[pm_group_index(w->group)], w, first, last, columns, results);
+}
 
 /* ---- between matrices ---- */
 
