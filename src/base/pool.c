@@ -217,6 +217,25 @@ void pm_pool_free(pm_pool *pool)
     free(pool);
 }
 
+static int start_workers(pm_pool *pool, pm_error *err)
+{
+    /* Signals belong to the program's own threads. */
+    sigset_t all, before;
+    int code = 0;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    for (int i = 0; i < pool->threads - 1 && !code; i++) {
+        pool->seats[i] = (struct pool_seat){pool, i + 1};
+        code = pthread_create(&pool->handles[i], NULL, worker_main, &pool->seats[i]);
+        pool->started += !code;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (code)
+        return pm_fail(err, PM_ERR_MEMORY, "cannot start thread %d of %d: %s", pool->started + 2, pool->threads,
+                       strerror(code));
+    return PM_OK;
+}
+
 int pm_pool_new(pm_pool **out, int threads, pm_error *err)
 {
     if (threads < 1 || threads > MAX_THREADS)
@@ -234,23 +253,11 @@ int pm_pool_new(pm_pool **out, int threads, pm_error *err)
     pthread_cond_init(&pool->wake, NULL);
     pool->handles = calloc((size_t)threads, sizeof(*pool->handles));
     pool->seats = calloc((size_t)threads, sizeof(*pool->seats));
-    int status = pool->handles && pool->seats ? PM_OK : pm_fail_memory(err);
-
-    /* Signals belong to the program's own threads. */
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    while (status == PM_OK && pool->started < threads - 1) {
-        struct pool_seat *seat = &pool->seats[pool->started];
-        *seat = (struct pool_seat){pool, pool->started + 1};
-        int code = pthread_create(&pool->handles[pool->started], NULL, worker_main, seat);
-        if (code)
-            status = pm_fail(err, PM_ERR_MEMORY, "cannot start thread %d of %d: %s", seat->worker + 1, threads,
-                             strerror(code));
-        else
-            pool->started++;
-    }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int status = PM_OK;
+    if (pool->handles && pool->seats)
+        status = start_workers(pool, err);
+    else
+        status = pm_fail_memory(err);
     if (status == PM_OK)
         *out = pool;
     else
@@ -290,11 +297,14 @@ static int affine_cores(void)
     for (int cpu = 0; cpu < LIMIT; cpu++) {
         if (!CPU_ISSET_S((size_t)cpu, sizeof(allowed), allowed))
             continue;
-        char path[128], line[256];
-        int first = cpu;
+        char path[128], line[256], *end;
+        long first = cpu;
         snprintf(path, sizeof(path), "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);
-        if (!read_line(path, line, sizeof(line)) || sscanf(line, "%d", &first) != 1 || first < 0 || first >= LIMIT)
-            first = cpu;
+        if (read_line(path, line, sizeof(line))) { /* such as "0,64" or "0-1" */
+            first = strtol(line, &end, 10);
+            if (end == line || first < 0 || first >= LIMIT)
+                first = cpu;
+        }
         CPU_SET_S((size_t)first, sizeof(cores), cores);
     }
     return CPU_COUNT_S(sizeof(cores), cores);
@@ -313,11 +323,13 @@ static int quota_cores(void)
     if (file)
         fclose(file);
     for (;;) {
-        long long quota, period;
         snprintf(path, sizeof(path), "/sys/fs/cgroup%s/cpu.max", group);
-        if (read_line(path, line, sizeof(line)) && sscanf(line, "%lld %lld", &quota, &period) == 2 && quota > 0 &&
-            period > 0 && quota / period < cores)
-            cores = quota < period ? 1 : (int)(quota / period);
+        if (read_line(path, line, sizeof(line))) {
+            char *after = line;
+            long long quota = strtoll(line, &after, 10), period = strtoll(after, NULL, 10);
+            if (quota > 0 && period > 0 && quota / period < cores)
+                cores = quota < period ? 1 : (int)(quota / period);
+        }
         char *slash = strrchr(group, '/');
         if (!slash)
             return cores;

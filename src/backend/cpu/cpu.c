@@ -118,7 +118,7 @@ static int weight_prepare(pm_backend *backend, pm_weight *weight, pm_error *err)
     if (weight->bits < 0 || weight->bits > PM_MAX_BITS || !cpu->matrix->affine[weight->bits].multiply)
         return pm_fail(err, PM_ERR_UNSUPPORTED, "affine weights of %d bits are not supported (2, 3, 4, 5, 6, 8 are)",
                        weight->bits);
-    if (pm_group_index(weight->group) < 0)
+    if (weight->group != 32 && weight->group != 64 && weight->group != 128)
         return pm_fail(err, PM_ERR_UNSUPPORTED, "affine weights in groups of %d are not supported (32, 64, 128 are)",
                        weight->group);
     if (weight->in % weight->group)

@@ -87,7 +87,7 @@ void pm_quantise_avx2(const float *x, int n, int group, pm_layout layout, int16_
 {
     enum { STEP = PM_MAX_GROUP }; /* a whole number of groups and of blocks */
     for (int first = 0; first < n; first += STEP) {
-        int16_t natural[STEP], *to = layout == PM_LAYOUT_NATURAL ? q + first : natural;
+        int16_t natural[STEP] = {0}, *to = layout == PM_LAYOUT_NATURAL ? q + first : natural;
         int count = n - first < STEP ? n - first : STEP, k = 0;
         for (int i = 0; i < count; i += group)
             quantise_group(x + first + i, group, to + i, scale++, sum++);

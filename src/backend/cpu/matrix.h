@@ -26,7 +26,7 @@ enum { PM_GROUPS = 3 /* widths of a weight group: 32, 64, 128 */, PM_MAX_GROUP =
 
 static inline int pm_group_index(int group)
 {
-    return group == 32 ? 0 : group == 64 ? 1 : group == 128 ? 2 : -1;
+    return group / 64;
 }
 
 /* In which order a kernel wants the integers of x. In PLANES(p) they are cut into blocks of 16 * p (the last one may be

@@ -29,6 +29,13 @@ float pm_read_scale(const void *scales, pm_scale_type type, size_t i)
                                   : read_f32(scales, i);
 }
 
+static inline float read_weight(const void *row, pm_format format, size_t i)
+{
+    return format == PM_FORMAT_BF16  ? pm_from_bf16(read_u16(row, i))
+           : format == PM_FORMAT_F16 ? pm_from_f16(read_u16(row, i))
+                                     : read_f32(row, i);
+}
+
 /* MLX packs a row as one stream of bits, the lowest first: element k is bits [k * bits, (k + 1) * bits). */
 void pm_unpack(const uint8_t *row, int bits, int first, int count, uint8_t *out)
 {
@@ -45,9 +52,7 @@ void pm_dequantise_row(const pm_weight *w, int row, float *y)
 {
     const uint8_t *data = (const uint8_t *)w->data + (size_t)row * pm_weight_row_bytes(w);
     for (int k = 0; k < w->in && w->format != PM_FORMAT_AFFINE; k++)
-        y[k] = w->format == PM_FORMAT_BF16  ? pm_from_bf16(read_u16(data, (size_t)k))
-               : w->format == PM_FORMAT_F16 ? pm_from_f16(read_u16(data, (size_t)k))
-                                            : read_f32(data, (size_t)k);
+        y[k] = read_weight(data, w->format, (size_t)k);
     if (w->format != PM_FORMAT_AFFINE)
         return;
     size_t groups = (size_t)(w->in / w->group);
@@ -114,16 +119,15 @@ static void float_row(const pm_weight *w, int row, const pm_columns *columns, in
                       const pm_results *results)
 {
     const char *data = (const char *)w->data + (size_t)row * pm_weight_row_bytes(w);
+    size_t in = (size_t)w->in;
     float acc[BLOCK][16] = {{0}}, weights[16];
-    for (int k = 0; k < w->in; k += 16) {
-        int count = w->in - k < 16 ? w->in - k : 16;
-        for (int j = 0; j < count; j++)
-            weights[j] = w->format == PM_FORMAT_BF16  ? pm_from_bf16(read_u16(data, (size_t)(k + j)))
-                         : w->format == PM_FORMAT_F16 ? pm_from_f16(read_u16(data, (size_t)(k + j)))
-                                                      : read_f32(data, (size_t)(k + j));
+    for (size_t k = 0; k < in; k += 16) {
+        size_t count = in - k < 16 ? in - k : 16;
+        for (size_t j = 0; j < count; j++)
+            weights[j] = read_weight(data, w->format, k + j);
         for (int i = 0; i < n; i++) {
-            const float *x = columns->x + column_row(columns, from + i) * (size_t)w->in + (size_t)k;
-            for (int j = 0; j < count; j++)
+            const float *x = columns->x + column_row(columns, from + i) * in + k;
+            for (size_t j = 0; j < count; j++)
                 acc[i][j] = fmaf(weights[j], x[j], acc[i][j]);
         }
     }
