@@ -53,11 +53,14 @@ int pm_added_load(pm_added *added, pm_vocab *vocab, const pm_tok_file *file, con
     return PM_OK;
 }
 
-int pm_added_special(pm_added *added, pm_vocab *vocab, pm_token id)
+int pm_added_special(pm_added *added, pm_vocab *vocab, pm_token id, bool only_new)
 {
+    size_t known = added->n;
     pm_added_token *slot = token_slot(added, id);
     if (!slot)
         return PM_ERR_MEMORY;
+    if (only_new && added->n == known)
+        return PM_OK;
     slot->special = vocab->entries[id].special = true;
     slot->text = vocab->entries[id].text;
     slot->len = vocab->entries[id].len;
@@ -82,7 +85,7 @@ static int compare_tokens(const void *a, const void *b)
 
 static int build_set(pm_added *added, bool normalized, pm_added_set *set)
 {
-    set->sorted = pm_arena_alloc(&added->arena, added->n + 1, sizeof(*set->sorted));
+    set->sorted = pm_arena_alloc(&added->arena, added->n + 1, sizeof(void *));
     if (!set->sorted)
         return PM_ERR_MEMORY;
     for (size_t i = 0; i < added->n; i++) {
@@ -91,7 +94,7 @@ static int build_set(pm_added *added, bool normalized, pm_added_set *set)
             set->first[(uint8_t)added->tokens[i].pattern[0]] = true;
         }
     }
-    qsort(set->sorted, set->n, sizeof(*set->sorted), compare_tokens);
+    qsort(set->sorted, set->n, sizeof(void *), compare_tokens);
     return PM_OK;
 }
 

@@ -48,85 +48,111 @@ static pm_merge *find_merge(const pm_bpe *bpe, pm_token left, pm_token right)
     }
 }
 
-/* The two halves of a merge: ["a", "b"], or "a b" as older files have it. */
-static bool merge_halves(const json_t *merge, const char **left, size_t *left_len, const char **right,
-                         size_t *right_len)
+/* Reads the two halves of a merge, in `pairs` form ["a", "b"] and otherwise "a b", into `joined` without a gap. *left
+ * is the length of the first, 0 for the comment "#version: ..." that older lists start with. */
+static int read_merge(pm_reader *reader, bool pairs, char *joined, size_t *left, size_t *len)
 {
-    if (json_is_string(merge)) {
-        const char *s = json_string_value(merge), *space = strchr(s, ' ');
-        if (!space || strchr(space + 1, ' '))
-            return false;
-        *left = s;
-        *left_len = (size_t)(space - s);
-        *right = space + 1;
-        *right_len = json_string_length(merge) - *left_len - 1;
-        return true;
+    static const char fault[] = "a merge that is not a pair";
+    if (pairs) {
+        size_t right = 0;
+        if (!pm_reader_takes(reader, '['))
+            return pm_reader_fail(reader, fault);
+        int status = pm_reader_string(reader, joined, left);
+        if (status == PM_OK && !pm_reader_takes(reader, ','))
+            return pm_reader_fail(reader, fault);
+        if (status == PM_OK)
+            status = pm_reader_string(reader, joined + *left, &right);
+        if (status == PM_OK && (!pm_reader_takes(reader, ']') || !*left || !right))
+            return pm_reader_fail(reader, fault);
+        *len = *left + right;
+        return status;
     }
-    const json_t *a = json_array_get(merge, 0), *b = json_array_get(merge, 1);
-    if (json_array_size(merge) != 2 || !json_is_string(a) || !json_is_string(b))
-        return false;
-    *left = json_string_value(a);
-    *left_len = json_string_length(a);
-    *right = json_string_value(b);
-    *right_len = json_string_length(b);
-    return true;
+    int status = pm_reader_string(reader, joined, len);
+    if (status != PM_OK)
+        return status;
+    *left = 0;
+    if (*len >= 8 && memcmp(joined, "#version", 8) == 0)
+        return PM_OK;
+    char *space = memchr(joined, ' ', *len);
+    size_t after = space ? *len - (size_t)(space - joined) - 1 : 0;
+    if (!after || space == joined || memchr(space + 1, ' ', after))
+        return pm_reader_fail(reader, fault);
+    *left = (size_t)(space - joined);
+    memmove(space, space + 1, after);
+    --*len;
+    return PM_OK;
 }
 
 /* The id of a token that merge `rank` names; -1 after filling the error. */
-static pm_token merge_token(const pm_vocab *vocab, const pm_tok_file *file, const char *text, size_t len, size_t rank)
+static pm_token merge_token(const pm_vocab *vocab, const pm_tok_file *file, const char *text, size_t len, int32_t rank)
 {
     pm_token id = pm_map_get(&vocab->ids, text, len, -1);
     if (id < 0)
-        pm_fail(file->err, PM_ERR_FORMAT, "%s: model.merges: entry %zu names '%.*s', which is not in model.vocab",
-                file->path, rank, (int)len, text);
+        pm_fail(file->err, PM_ERR_FORMAT, "%s: model.merges: entry %d names '%.*s', which is not in model.vocab",
+                file->path, (int)rank, (int)(len < 256 ? len : 256), text);
     return id;
 }
 
-/* A pair that is listed twice has the rank of the later entry, as in the library. */
-static int load_merges(pm_bpe *bpe, const pm_vocab *vocab, const pm_tok_file *file, const json_t *merges)
+/* Reads one merge and puts it into the table. A pair that is listed twice has the rank of the later entry, as in the
+ * library. `joined` is memory for its texts. */
+static int load_merge(pm_bpe *bpe, const pm_vocab *vocab, pm_reader *reader, bool pairs, int32_t rank, char *joined)
 {
-    size_t n = json_array_size(merges), cap = 64, i;
-    if (!json_is_array(merges) || n > INT32_MAX / 4)
-        return pm_fail(file->err, PM_ERR_FORMAT, "%s: model.merges is not a list of merges", file->path);
+    size_t split = 0, len = 0;
+    int status = read_merge(reader, pairs, joined, &split, &len);
+    if (status != PM_OK || !split)
+        return status;
+    pm_token left = merge_token(vocab, reader->file, joined, split, rank);
+    pm_token right = left < 0 ? -1 : merge_token(vocab, reader->file, joined + split, len - split, rank);
+    pm_token result = right < 0 ? -1 : merge_token(vocab, reader->file, joined, len, rank);
+    if (result < 0)
+        return PM_ERR_FORMAT;
+    *find_merge(bpe, left, right) = (pm_merge){left, right, rank, result};
+    return PM_OK;
+}
+
+/* No list of this text has more merges: each of them has two quotes, or four as a pair. */
+static size_t count_merges(const pm_span *span, bool pairs)
+{
+    size_t quotes = 0;
+    for (const char *p = span->text, *end = p + span->len; p < end && (p = memchr(p, '"', (size_t)(end - p))); p++)
+        quotes++;
+    return quotes / (pairs ? 4 : 2) + 1;
+}
+
+static int load_merges(pm_bpe *bpe, const pm_vocab *vocab, const pm_tok_file *file, const pm_span *span)
+{
+    pm_reader reader;
+    size_t cap = 64;
+    pm_reader_start(&reader, file, "model.merges", span);
+    if (!pm_reader_takes(&reader, '['))
+        return pm_fail(file->err, PM_ERR_FORMAT, "%s: model.merges is %s", file->path,
+                       span->text ? "not a list" : "missing");
+    pm_reader first = reader;
+    bool pairs = pm_reader_takes(&first, '['); /* all are what the first is */
+    size_t n = count_merges(span, pairs);
+    if (n > INT32_MAX / 4)
+        return pm_fail(file->err, PM_ERR_LIMIT, "%s: model.merges has too many entries", file->path);
     while (cap < 2 * n)
         cap *= 2;
     bpe->merges = malloc(cap * sizeof(*bpe->merges));
-    if (!bpe->merges)
+    char *joined = malloc(span->len);
+    if (!bpe->merges || !joined) {
+        free(joined);
         return pm_fail_memory(file->err);
-    bpe->mask = cap - 1;
-    for (i = 0; i < cap; i++)
-        bpe->merges[i].left = -1;
-    pm_buf joined = {0};
-    const json_t *merge;
-    int status = PM_OK;
-    json_array_foreach((json_t *)merges, i, merge)
-    {
-        const char *a, *b;
-        size_t a_len, b_len;
-        if (json_is_string(merge) && strncmp(json_string_value(merge), "#version", 8) == 0)
-            continue;
-        if (!merge_halves(merge, &a, &a_len, &b, &b_len) || a_len + b_len > PM_TOKEN_TEXT_MAX) {
-            status =
-                pm_fail(file->err, PM_ERR_FORMAT, "%s: model.merges: entry %zu is not a pair of tokens", file->path, i);
-            break;
-        }
-        joined.len = 0;
-        if (pm_buf_add(&joined, a, a_len) != PM_OK || pm_buf_add(&joined, b, b_len) != PM_OK) {
-            status = pm_fail_memory(file->err);
-            break;
-        }
-        pm_token left = merge_token(vocab, file, a, a_len, i);
-        pm_token right = left < 0 ? -1 : merge_token(vocab, file, b, b_len, i);
-        pm_token result = right < 0 ? -1 : merge_token(vocab, file, joined.data, joined.len, i);
-        if (result < 0) {
-            status = PM_ERR_FORMAT;
-            break;
-        }
-        /* Text that was not recognised as a control token must not become one by another way. */
-        *find_merge(bpe, left, right) =
-            (pm_merge){left, right, (int32_t)i, vocab->entries[result].special ? -1 : result};
     }
-    pm_buf_free(&joined);
+    bpe->mask = cap - 1;
+    for (size_t i = 0; i < cap; i++)
+        bpe->merges[i].left = -1;
+    int status = PM_OK;
+    if (!pm_reader_takes(&reader, ']')) {
+        int32_t rank = 0;
+        do
+            status = load_merge(bpe, vocab, &reader, pairs, rank++, joined);
+        while (status == PM_OK && pm_reader_takes(&reader, ','));
+        if (status == PM_OK && !pm_reader_takes(&reader, ']'))
+            status = pm_reader_fail(&reader, "no comma");
+    }
+    free(joined);
     return status;
 }
 
@@ -142,7 +168,7 @@ static int refuse_fields(const pm_vocab *vocab, const pm_tok_file *file, const j
     const json_t *dropout = json_object_get(model, "dropout");
     if (dropout && !json_is_null(dropout) && !(json_is_number(dropout) && json_number_value(dropout) == 0))
         return pm_tok_unsupported(file, "model BPE", "dropout");
-    bool byte_fallback, whole = true;
+    bool byte_fallback = false, whole = true;
     int status = pm_tok_bool(file, model, "model", "byte_fallback", false, &byte_fallback);
     for (int byte = 0; byte < 256; byte++) {
         char c[4];
@@ -154,7 +180,7 @@ static int refuse_fields(const pm_vocab *vocab, const pm_tok_file *file, const j
     return status;
 }
 
-int pm_bpe_load(pm_bpe *bpe, const pm_vocab *vocab, const pm_tok_file *file, const json_t *model)
+int pm_bpe_load(pm_bpe *bpe, const pm_vocab *vocab, const pm_tok_file *file, const json_t *model, const pm_span *merges)
 {
     int status = pm_tok_object(file, model, "model BPE",
                                "type dropout unk_token continuing_subword_prefix end_of_word_suffix fuse_unk "
@@ -183,7 +209,14 @@ int pm_bpe_load(pm_bpe *bpe, const pm_vocab *vocab, const pm_tok_file *file, con
             return pm_fail(file->err, PM_ERR_FORMAT, "%s: model: unk_token '%s' is not in model.vocab", file->path,
                            text);
     }
-    return load_merges(bpe, vocab, file, json_object_get(model, "merges"));
+    return load_merges(bpe, vocab, file, merges);
+}
+
+void pm_bpe_finish(pm_bpe *bpe, const pm_vocab *vocab)
+{
+    for (size_t i = 0; i <= bpe->mask; i++)
+        if (bpe->merges[i].left >= 0 && vocab->entries[bpe->merges[i].result].special)
+            bpe->merges[i].result = -1;
 }
 
 void pm_bpe_free(pm_bpe *bpe)
@@ -289,7 +322,7 @@ static int whole_piece(const pm_vocab *vocab, const char *piece, size_t len, pm_
 int pm_bpe_encode(const pm_bpe *bpe, const pm_vocab *vocab, const char *piece, size_t len, pm_bpe_work *work,
                   pm_ids *out, pm_error *err)
 {
-    int32_t n;
+    int32_t n = 0;
     if (!len)
         return PM_OK;
     if (bpe->ignore_merges && len <= PM_TOKEN_TEXT_MAX) {

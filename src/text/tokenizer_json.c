@@ -83,7 +83,7 @@ int pm_tok_each(const pm_tok_file *file, const json_t *component, const char *wh
 {
     if (!component || json_is_null(component))
         return PM_OK;
-    const char *type;
+    const char *type = "";
     int status = pm_tok_type(file, component, where, &type);
     if (status != PM_OK || strcmp(type, "Sequence") != 0)
         return status == PM_OK ? load(into, file, component, where) : status;

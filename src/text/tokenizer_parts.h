@@ -47,6 +47,30 @@ typedef int pm_tok_load(void *into, const pm_tok_file *file, const json_t *compo
 int pm_tok_each(const pm_tok_file *file, const json_t *component, const char *where, const char *parts,
                 pm_tok_load *load, void *into);
 
+/* ---- the two large values of tokenizer.json (tokenizer_read.c) ---- */
+
+typedef struct pm_span {
+    const char *text; /* NULL: absent */
+    size_t len;
+} pm_span;
+
+/* Finds the text of model.vocab and model.merges in the text of tokenizer.json. */
+void pm_cut_large(const char *text, size_t len, pm_span *vocab, pm_span *merges);
+
+/* Reads a span, which is valid UTF-8, from start to end. */
+typedef struct pm_reader {
+    const pm_tok_file *file;
+    const char *where; /* what is read, for messages */
+    const char *start, *at, *end;
+} pm_reader;
+void pm_reader_start(pm_reader *reader, const pm_tok_file *file, const char *where, const pm_span *span);
+bool pm_reader_takes(pm_reader *reader, char c); /* passes over c if it comes next, white space before it included */
+int pm_reader_fail(const pm_reader *reader, const char *what); /* PM_ERR_FORMAT */
+/* A string, into `out`, which has room for what is left of the span. */
+int pm_reader_string(pm_reader *reader, char *out, size_t *len);
+/* The id of the token `name`: an integer in [0, PM_TOKEN_MAX). */
+int pm_reader_id(pm_reader *reader, const char *name, pm_token *out);
+
 /* ---- characters (tokenizer_chars.c) ---- */
 
 /* The code point that starts at s, which is valid UTF-8; *len receives its length. */
@@ -80,7 +104,7 @@ typedef struct pm_vocab {
 } pm_vocab;
 
 /* Reads the object `vocab` of a BPE model. */
-int pm_vocab_load(pm_vocab *vocab, const pm_tok_file *file, const json_t *object);
+int pm_vocab_load(pm_vocab *vocab, const pm_tok_file *file, const pm_span *span);
 /* Gives `text` the id, unless it has it already; an id or a text that is taken otherwise is an error. */
 int pm_vocab_add(pm_vocab *vocab, const pm_tok_file *file, const char *where, const char *text, size_t len,
                  pm_token id);
@@ -113,7 +137,12 @@ typedef struct pm_bpe_work {
 } pm_bpe_work;
 void pm_bpe_work_free(pm_bpe_work *work);
 
-int pm_bpe_load(pm_bpe *bpe, const pm_vocab *vocab, const pm_tok_file *file, const json_t *model);
+/* `model` is the object without its vocab and merges; the latter are the span. */
+int pm_bpe_load(pm_bpe *bpe, const pm_vocab *vocab, const pm_tok_file *file, const json_t *model,
+                const pm_span *merges);
+/* Drops the merges that make a special token: text that was not recognised as a control token must not become one by
+ * another way. Called once, when all special tokens are known. */
+void pm_bpe_finish(pm_bpe *bpe, const pm_vocab *vocab);
 void pm_bpe_free(pm_bpe *bpe);
 /* Appends the tokens of one piece of text, given as its raw bytes. */
 int pm_bpe_encode(const pm_bpe *bpe, const pm_vocab *vocab, const char *piece, size_t len, pm_bpe_work *work,
@@ -174,8 +203,8 @@ typedef struct pm_added {
 /* Adds one token; `value` is its object with the content and the flags. One that is known gets the new flags. */
 int pm_added_load(pm_added *added, pm_vocab *vocab, const pm_tok_file *file, const json_t *value, const char *where,
                   pm_token id);
-/* Makes the vocabulary's token `id` an added, special one. */
-int pm_added_special(pm_added *added, pm_vocab *vocab, pm_token id);
+/* Makes the vocabulary's token `id` an added, special one; when `only_new`, unless it is an added one. */
+int pm_added_special(pm_added *added, pm_vocab *vocab, pm_token id, bool only_new);
 /* Builds the two sets; called once, after the last addition. */
 int pm_added_finish(pm_added *added, const pm_normalizer *normalizer, pm_error *err);
 void pm_added_free(pm_added *added);
@@ -238,7 +267,7 @@ void pm_splitter_free(pm_splitter *splitter);
 int pm_split(const pm_splitter *splitter, const char *text, size_t len, pm_pieces *pieces, pm_error *err);
 
 /* Compiles a pattern written for Oniguruma, with which the `tokenizers` library matches, so that PCRE2 finds the same;
- * what cannot be carried over is an error that names it. `literal`: a plain string. */
-int pm_pattern_compile(pcre2_code **out, const pm_tok_file *file, const char *pattern, size_t len, bool literal);
+ * what cannot be carried over is an error that names it. `plain`: a string that stands for itself. */
+int pm_pattern_compile(pcre2_code **out, const pm_tok_file *file, const char *pattern, size_t len, bool plain);
 
 #endif

@@ -16,7 +16,10 @@
 #include <string.h>
 
 #define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
-#define NONE SIZE_MAX
+/* Outside of brackets Oniguruma goes by a table for Latin-1, in which superscripts and fractions are word characters.
+ */
+#define WORD_ALONE WORD "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
+#define NONE       SIZE_MAX
 
 enum { GROUPS_MAX = 100, PATTERN_MAX = 1 << 16 };
 
@@ -40,12 +43,12 @@ static const struct escape {
     {'S', "\\P{White_Space}", "\\P{White_Space}", true},
     {'d', "\\p{Nd}", "\\p{Nd}", true},
     {'D', "\\P{Nd}", "\\P{Nd}", true},
-    {'w', "[" WORD "]", WORD, true},
-    {'W', "[^" WORD "]", NULL, true},
+    {'w', "[" WORD_ALONE "]", WORD, true},
+    {'W', "[^" WORD_ALONE "]", NULL, true},
     {'h', "[0-9A-Fa-f]", "0-9A-Fa-f", true},
     {'H', "[^0-9A-Fa-f]", NULL, true},
-    {'b', "(?:(?<=[" WORD "])(?![" WORD "])|(?<![" WORD "])(?=[" WORD "]))", "\\x08", false},
-    {'B', "(?:(?<=[" WORD "])(?=[" WORD "])|(?<![" WORD "])(?![" WORD "]))", NULL, false},
+    {'b', "(?:(?<=[" WORD_ALONE "])(?![" WORD_ALONE "])|(?<![" WORD_ALONE "])(?=[" WORD_ALONE "]))", "\\x08", false},
+    {'B', "(?:(?<=[" WORD_ALONE "])(?=[" WORD_ALONE "])|(?<![" WORD_ALONE "])(?![" WORD_ALONE "]))", NULL, false},
     {'R', "\\R", NULL, false},
     {'X', "\\X", NULL, false},
     {'A', "\\A", NULL, false},
@@ -136,6 +139,22 @@ static int literal(translation *t)
     return pm_buf_add(&t->out, t->in + t->at - n, n);
 }
 
+/* True when name[0..len) is `known` but for case, spaces, hyphens and underscores, which do not count in names. */
+static bool same_name(const char *known, const char *name, size_t len)
+{
+    size_t i = 0;
+    for (;; known++, i++) {
+        while (*known == '_')
+            known++;
+        while (i < len && (name[i] == '_' || name[i] == ' ' || name[i] == '-'))
+            i++;
+        if (!*known || i == len)
+            return !*known && i == len;
+        if ((*known | 32) != (name[i] | 32))
+            return false;
+    }
+}
+
 /* True when PCRE2 knows the property. */
 static bool known_property(const char *prefix, const char *name, size_t len)
 {
@@ -165,7 +184,7 @@ static int property(translation *t, char letter)
     size_t len = (size_t)(end - name);
     t->at += (size_t)(end - (t->in + t->at)) + 1;
     for (size_t k = 0; k < PM_COUNT(categories); k++) {
-        if (strlen(categories[k][0]) == len && memcmp(categories[k][0], name, len) == 0) {
+        if (same_name(categories[k][0], name, len)) {
             name = categories[k][1];
             len = strlen(name);
         }
@@ -328,7 +347,7 @@ static int quantifier(translation *t)
 {
     if (t->atom == NONE)
         return refuse(t, "a quantifier with nothing to repeat", "", 0);
-    int least, most, status;
+    int least = 0, most = 0, status;
     if (t->in[t->at] != '{') {
         char text[3] = {t->in[t->at++]};
         if (more(t) && (t->in[t->at] == '?' || t->in[t->at] == '+')) /* lazy; possessive */
@@ -390,8 +409,7 @@ static int compile(pcre2_code **out, const char *pattern, size_t len, uint32_t o
         return PM_ERR_MEMORY;
     pcre2_set_newline(context, PCRE2_NEWLINE_LF);
     pcre2_set_bsr(context, PCRE2_BSR_UNICODE);
-    pcre2_code *code = pcre2_compile(
-        (PCRE2_SPTR)pattern, len, PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | options, &error, &offset, context);
+    pcre2_code *code = pcre2_compile((PCRE2_SPTR)pattern, len, PCRE2_UTF | options, &error, &offset, context);
     pcre2_compile_context_free(context);
     if (!code) {
         pcre2_get_error_message(error, (PCRE2_UCHAR *)why, why_size);
@@ -414,7 +432,8 @@ int pm_pattern_compile(pcre2_code **out, const pm_tok_file *file, const char *pa
         status = pm_buf_reserve(&t.out, 0);
     if (status == PM_OK)
         status = plain ? compile(out, pattern, len, PCRE2_LITERAL, t.why, sizeof(t.why))
-                       : compile(out, t.out.data, t.out.len, PCRE2_MULTILINE, t.why, sizeof(t.why));
+                       : compile(out, t.out.data, t.out.len, PCRE2_MULTILINE | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C,
+                                 t.why, sizeof(t.why));
     pm_buf_free(&t.out);
     if (status == PM_ERR_UNSUPPORTED)
         return pm_fail(file->err, status, "%s: pre_tokenizer: the pattern '%.400s' is not supported: %s", file->path,

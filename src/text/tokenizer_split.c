@@ -56,7 +56,7 @@ static int load_split(pm_splitter *splitter, pm_split_step *step, const pm_tok_f
 
 static int load_digits(pm_splitter *splitter, pm_split_step *step, const pm_tok_file *file, const json_t *component)
 {
-    bool individual;
+    bool individual = false;
     int status = pm_tok_object(file, component, "pre_tokenizer Digits", "type individual_digits");
     (void)splitter;
     if (status == PM_OK)
@@ -69,7 +69,7 @@ static int load_digits(pm_splitter *splitter, pm_split_step *step, const pm_tok_
 static int load_byte_level(pm_splitter *splitter, pm_split_step *step, const pm_tok_file *file, const json_t *component)
 {
     const char *where = "pre_tokenizer ByteLevel";
-    bool use_regex, trim;
+    bool use_regex = false, trim;
     int status = pm_tok_object(file, component, where, "type add_prefix_space trim_offsets use_regex");
     if (status == PM_OK)
         status = pm_tok_bool(file, component, where, "add_prefix_space", true, &step->prefix_space);

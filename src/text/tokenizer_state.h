@@ -14,4 +14,9 @@ struct pm_tokenizer {
     pm_token eos;
 };
 
+/* A pm_tok_load for one post-processor; `into` is the pm_tokenizer, whose vocabulary is loaded. */
+int pm_tok_load_post(void *into, const pm_tok_file *file, const json_t *component, const char *where);
+/* Takes what tokenizer_config.json says of a tokenizer whose tokenizer.json is loaded. */
+int pm_tok_load_config(pm_tokenizer *tokenizer, const pm_tok_file *file, const json_t *root);
+
 #endif

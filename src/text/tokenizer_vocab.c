@@ -19,44 +19,58 @@ static int reserve(pm_vocab *vocab, size_t n)
     return PM_OK;
 }
 
-int pm_vocab_load(pm_vocab *vocab, const pm_tok_file *file, const json_t *object)
+/* One member of the vocabulary: "token": id. *pool is where its text goes, and is moved behind it. */
+static int load_entry(pm_vocab *vocab, pm_reader *reader, char **pool)
 {
-    int status = pm_tok_object(file, object, "model.vocab", NULL);
-    size_t bytes = 0, n = 0;
-    const char *key;
-    json_t *value;
+    const pm_tok_file *file = reader->file;
+    char *text = *pool;
+    size_t len, known = vocab->ids.n;
+    pm_token id;
+    int status = pm_reader_string(reader, text, &len);
     if (status != PM_OK)
         return status;
-    json_object_foreach((json_t *)object, key, value)
-    {
-        pm_token id;
-        size_t len = strlen(key);
-        if ((status = pm_tok_id(file, value, "model.vocab", key, &id)) != PM_OK)
-            return status;
-        if (len == 0 || len > PM_TOKEN_TEXT_MAX)
-            return pm_fail(file->err, PM_ERR_FORMAT, "%s: model.vocab: the token with id %d has %zu bytes, not 1..%d",
-                           file->path, (int)id, len, PM_TOKEN_TEXT_MAX);
-        if (!pm_add(bytes, len + 1, &bytes))
-            return pm_fail_memory(file->err);
-        n = (size_t)id + 1 > n ? (size_t)id + 1 : n;
-    }
-    char *pool = pm_arena_alloc(&vocab->arena, bytes + 1, 1);
-    if (!pool || reserve(vocab, n) != PM_OK)
+    text[len] = 0;
+    *pool += len + 1;
+    if (!pm_reader_takes(reader, ':'))
+        return pm_reader_fail(reader, "no colon");
+    if ((status = pm_reader_id(reader, text, &id)) != PM_OK)
+        return status;
+    if (len == 0 || len > PM_TOKEN_TEXT_MAX)
+        return pm_fail(file->err, PM_ERR_FORMAT, "%s: model.vocab: the token with id %d has %zu bytes, not 1..%d",
+                       file->path, (int)id, len, PM_TOKEN_TEXT_MAX);
+    if (reserve(vocab, (size_t)id + 1) != PM_OK || pm_map_set(&vocab->ids, text, len, id) != PM_OK)
         return pm_fail_memory(file->err);
-    json_object_foreach((json_t *)object, key, value)
-    {
-        size_t len = strlen(key);
-        pm_vocab_entry *entry = &vocab->entries[json_integer_value(value)];
-        if (entry->text)
-            return pm_fail(file->err, PM_ERR_FORMAT, "%s: model.vocab: '%s' and '%s' have the same id %d", file->path,
-                           entry->text, key, (int)json_integer_value(value));
-        entry->text = memcpy(pool, key, len + 1);
-        entry->len = (uint32_t)len;
-        pool += len + 1;
-        if (pm_map_set(&vocab->ids, entry->text, len, (int)json_integer_value(value)) != PM_OK)
-            return pm_fail_memory(file->err);
-    }
+    if (vocab->ids.n == known)
+        return pm_fail(file->err, PM_ERR_FORMAT, "%s: model.vocab has '%s' twice", file->path, text);
+    pm_vocab_entry *entry = &vocab->entries[id];
+    if (entry->text)
+        return pm_fail(file->err, PM_ERR_FORMAT, "%s: model.vocab: '%s' and '%s' have the same id %d", file->path,
+                       entry->text, text, (int)id);
+    entry->text = text;
+    entry->len = (uint32_t)len;
     return PM_OK;
+}
+
+int pm_vocab_load(pm_vocab *vocab, const pm_tok_file *file, const pm_span *span)
+{
+    pm_reader reader;
+    pm_reader_start(&reader, file, "model.vocab", span);
+    if (!pm_reader_takes(&reader, '{'))
+        return pm_fail(file->err, PM_ERR_FORMAT, "%s: model.vocab is %s", file->path,
+                       span->text ? "not an object" : "missing");
+    /* Unquoted and unescaped, a text and its final 0 are shorter than what the file has for it. */
+    char *pool = pm_arena_alloc(&vocab->arena, span->len, 1);
+    if (!pool)
+        return pm_fail_memory(file->err);
+    if (pm_reader_takes(&reader, '}'))
+        return PM_OK;
+    int status;
+    do
+        status = load_entry(vocab, &reader, &pool);
+    while (status == PM_OK && pm_reader_takes(&reader, ','));
+    if (status == PM_OK && !pm_reader_takes(&reader, '}'))
+        return pm_reader_fail(&reader, "no comma");
+    return status;
 }
 
 int pm_vocab_add(pm_vocab *vocab, const pm_tok_file *file, const char *where, const char *text, size_t len, pm_token id)

@@ -1,0 +1,101 @@
+/* Post-processors: the tokens before and after a text, such as a BOS. */
+#include "text/tokenizer_state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The ids of one piece of a template: {"SpecialToken": {"id": name}}, spelt out in the field special_tokens. */
+static int template_token(const pm_tokenizer *tokenizer, const pm_tok_file *file, const json_t *tokens,
+                          const json_t *piece, pm_ids *ids)
+{
+    static const char where[] = "post_processor TemplateProcessing";
+    const char *name;
+    int status = pm_tok_object(file, piece, where, "id type_id");
+    if (status == PM_OK)
+        status = pm_tok_string(file, piece, where, "id", &name, NULL);
+    if (status != PM_OK)
+        return status;
+    const json_t *list = json_object_get(json_object_get(tokens, name), "ids"), *value;
+    if (!json_is_array(list))
+        return pm_fail(file->err, PM_ERR_FORMAT, "%s: %s: special_tokens does not give the ids of '%s'", file->path,
+                       where, name);
+    size_t i;
+    json_array_foreach((json_t *)list, i, value)
+    {
+        pm_token id;
+        if ((status = pm_tok_id(file, value, where, name, &id)) != PM_OK)
+            return status;
+        if ((size_t)id >= tokenizer->vocab.n || !tokenizer->vocab.entries[id].text)
+            return pm_fail(file->err, PM_ERR_FORMAT, "%s: %s: the id %d of '%s' is not in the vocabulary", file->path,
+                           where, (int)id, name);
+        if (pm_ids_add(ids, id) != PM_OK)
+            return pm_fail_memory(file->err);
+    }
+    return PM_OK;
+}
+
+/* Puts `ids` before the ids that are there. */
+static int prepend(pm_ids *to, const pm_ids *ids)
+{
+    pm_ids joined = {0};
+    int status = PM_OK;
+    for (size_t i = 0; i < ids->n && status == PM_OK; i++)
+        status = pm_ids_add(&joined, ids->ids[i]);
+    for (size_t i = 0; i < to->n && status == PM_OK; i++)
+        status = pm_ids_add(&joined, to->ids[i]);
+    if (status == PM_OK) {
+        free(to->ids);
+        *to = joined;
+    } else {
+        free(joined.ids);
+    }
+    return status;
+}
+
+/* The pieces of `single`: tokens, the text ("A") once, tokens. Of several templates, later ones go around earlier. */
+static int load_template(pm_tokenizer *tokenizer, const pm_tok_file *file, const json_t *component)
+{
+    static const char where[] = "post_processor TemplateProcessing";
+    const json_t *single = json_object_get(component, "single"), *tokens = json_object_get(component, "special_tokens");
+    const json_t *piece;
+    pm_ids before = {0};
+    bool text_seen = false;
+    size_t i;
+    int status = pm_tok_object(file, component, where, "type single pair special_tokens");
+    if (status == PM_OK && !json_is_array(single))
+        status = pm_fail(file->err, PM_ERR_FORMAT, "%s: %s: single is not a list", file->path, where);
+    json_array_foreach((json_t *)single, i, piece)
+    {
+        const json_t *token = json_object_get(piece, "SpecialToken"), *text = json_object_get(piece, "Sequence");
+        if (status != PM_OK)
+            break;
+        status = pm_tok_object(file, piece, where, token ? "SpecialToken" : "Sequence");
+        if (status == PM_OK && token)
+            status = template_token(tokenizer, file, tokens, token, text_seen ? &tokenizer->after : &before);
+        const char *id = json_string_value(json_object_get(text, "id"));
+        if (status == PM_OK && !token && (!id || strcmp(id, "A") != 0 || text_seen))
+            status = pm_fail(file->err, PM_ERR_UNSUPPORTED, "%s: %s: single is supported with the sequence A once",
+                             file->path, where);
+        text_seen = text_seen || !token;
+    }
+    if (status == PM_OK && !text_seen)
+        status = pm_fail(file->err, PM_ERR_UNSUPPORTED, "%s: %s: single lacks the sequence A", file->path, where);
+    if (status == PM_OK && prepend(&tokenizer->before, &before) != PM_OK)
+        status = pm_fail_memory(file->err);
+    free(before.ids);
+    return status;
+}
+
+int pm_tok_load_post(void *into, const pm_tok_file *file, const json_t *component, const char *where)
+{
+    const char *type;
+    int status = pm_tok_type(file, component, where, &type);
+    if (status != PM_OK)
+        return status;
+    if (strcmp(type, "TemplateProcessing") == 0)
+        return load_template(into, file, component);
+    if (strcmp(type, "ByteLevel") != 0)
+        return pm_tok_unsupported(file, where, type);
+    /* All that it does concerns offsets, which are not kept. */
+    return pm_tok_object(file, component, "post_processor ByteLevel", "type add_prefix_space trim_offsets use_regex");
+}

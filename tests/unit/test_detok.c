@@ -1,0 +1,152 @@
+/* The streaming detokeniser: whole characters only, nothing lost, U+FFFD as the Unicode Standard recommends. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "text/tokenizer.h"
+
+static pm_tokenizer *tokenizer;
+
+static int open_bundled(void **state)
+{
+    (void)state;
+    return pm_tokenizer_open(&tokenizer, SOURCE_DIR "/models/default", NULL);
+}
+
+static int close_bundled(void **state)
+{
+    (void)state;
+    pm_tokenizer_close(tokenizer);
+    return 0;
+}
+
+/* The token that stands for one byte. */
+static pm_token byte_token(unsigned byte)
+{
+    /* Printable ASCII is spelt as itself; the high bytes used here as Latin-1 or as U+0100 and up. */
+    char spelling[3] = {0};
+    unsigned c = byte;
+    if (byte <= 0x20)
+        c = 0x100 + byte;
+    else if (byte >= 0x7F && byte <= 0xA0)
+        c = 0x121 + byte - 0x7F;
+    else if (byte == 0xAD)
+        c = 0x143;
+    if (c < 0x80) {
+        spelling[0] = (char)c;
+    } else {
+        spelling[0] = (char)(0xC0 | c >> 6);
+        spelling[1] = (char)(0x80 | (c & 0x3F));
+    }
+    pm_token id = pm_tokenizer_id(tokenizer, spelling);
+    assert_true(id >= 0);
+    return id;
+}
+
+static void test_no_half_characters(void **state)
+{
+    (void)state;
+    static const char text[] = "\xc4\x8d"
+                               "aj \xf0\x9f\x98\x80 \xe6\xbc\xa2\xe5\xad\x97\n";
+    pm_detok detok;
+    pm_buf out = {0};
+    pm_detok_init(&detok, tokenizer, false);
+    for (size_t i = 0; text[i]; i++) {
+        assert_int_equal(pm_detok_push(&detok, byte_token((uint8_t)text[i]), &out, NULL), PM_OK);
+        assert_true(pm_utf8_valid(out.data ? out.data : "", out.len, NULL));
+        assert_true(out.len <= i + 1);
+        assert_memory_equal(out.data ? out.data : "", text, out.len);
+        if (((unsigned char)text[i + 1] & 0xC0) != 0x80) /* the next byte starts a character: this one is out */
+            assert_int_equal(out.len, i + 1);
+    }
+    assert_int_equal(pm_detok_finish(&detok, &out, NULL), PM_OK);
+    assert_string_equal(out.data, text);
+    pm_buf_free(&out);
+}
+
+#define R "\xEF\xBF\xBD"
+
+/* The examples of chapter 3 of the Unicode Standard (U+FFFD substitution of maximal subparts), and cuts at the end. */
+static void test_replacement(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {
+        {"\xff", R},
+        {"a\x80z", "a" R "z"},
+        {"\x80\x80", R R},
+        {"a\xc3", "a" R},
+        {"\xc3(", R "("},
+        {"\xf0\x9f\x98", R},
+        {"\xf0\x9f\x98z", R "z"},
+        {"\xe6\xbc\xe6\xbc\xa2", R "\xe6\xbc\xa2"},
+        {"\xc0\xaf\xe0\x80\xbf\xf0\x81\x82\x41", R R R R R R R R "A"},
+        {"\xed\xa0\x80\xed\xbf\xbf\xed\xaf\x41", R R R R R R R R "A"},
+        {"\xf4\x91\x92\x93\xff\x41\x80\xbf\x42", R R R R R "A" R R "B"},
+        {"\xe1\x80\xe2\xf0\x91\x92\xf1\xbf\x41", R R R R "A"},
+        {"\xf4\x8f\xbf\xbf\xf5\x80", "\xf4\x8f\xbf\xbf" R R},
+    };
+    for (size_t i = 0; i < PM_COUNT(cases); i++) {
+        pm_detok detok;
+        pm_buf out = {0};
+        pm_detok_init(&detok, tokenizer, false);
+        for (const char *p = cases[i][0]; *p; p++)
+            assert_int_equal(pm_detok_push(&detok, byte_token((uint8_t)*p), &out, NULL), PM_OK);
+        assert_int_equal(pm_detok_finish(&detok, &out, NULL), PM_OK);
+        assert_string_equal(out.data, cases[i][1]);
+        assert_int_equal(pm_detok_finish(&detok, &out, NULL), PM_OK); /* nothing is left */
+        assert_string_equal(out.data, cases[i][1]);
+        pm_buf_free(&out);
+    }
+}
+
+static void test_special_tokens(void **state)
+{
+    (void)state;
+    pm_token start = pm_tokenizer_id(tokenizer, "<|im_start|>"), a = byte_token('a');
+    for (int special = 0; special < 2; special++) {
+        pm_detok detok;
+        pm_buf out = {0};
+        pm_detok_init(&detok, tokenizer, special);
+        assert_int_equal(pm_detok_push(&detok, start, &out, NULL), PM_OK);
+        assert_int_equal(pm_detok_push(&detok, a, &out, NULL), PM_OK);
+        assert_string_equal(out.data, special ? "<|im_start|>a" : "a");
+        pm_buf_free(&out);
+    }
+}
+
+/* An id that is not there fails without touching what was held or written. */
+static void test_unknown_ids(void **state)
+{
+    (void)state;
+    pm_token bad[] = {-1, pm_tokenizer_vocab(tokenizer), INT32_MAX, INT32_MIN};
+    pm_detok detok;
+    pm_buf out = {0};
+    pm_detok_init(&detok, tokenizer, false);
+    assert_int_equal(pm_detok_push(&detok, byte_token(0xC3), &out, NULL), PM_OK);
+    for (size_t i = 0; i < PM_COUNT(bad); i++) {
+        pm_error err = {0};
+        char number[16];
+        snprintf(number, sizeof(number), "%d", (int)bad[i]);
+        assert_int_equal(pm_detok_push(&detok, bad[i], &out, &err), PM_ERR_INVALID);
+        assert_non_null(strstr(err.message, number));
+        assert_int_equal(out.len, 0);
+    }
+    assert_int_equal(pm_detok_push(&detok, byte_token(0xA9), &out, NULL), PM_OK);
+    assert_string_equal(out.data, "\xc3\xa9");
+    pm_buf_free(&out);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_no_half_characters),
+        cmocka_unit_test(test_replacement),
+        cmocka_unit_test(test_special_tokens),
+        cmocka_unit_test(test_unknown_ids),
+    };
+    return cmocka_run_group_tests_name("detok", tests, open_bundled, close_bundled);
+}
