@@ -456,6 +456,32 @@ static void logits_of_chosen_rows(void **state)
     free(expected);
 }
 
+/* A step that is no larger than one before takes no memory. */
+static void scratch_is_kept(void **state)
+{
+    (void)state;
+    test_random r = {11};
+    pm_backend *backend = backend_new(2, PM_SIMD_AVX2);
+    pm_cpu *cpu = (pm_cpu *)backend;
+    test_matrix m = matrix_new(&r, &affine_kinds[7], CONTENTS_RANDOM, 65, 256);
+    float *x = random_rows(&r, MAX_ROWS, 256, 1), *norm = random_rows(&r, 1, 256, 1), y[MAX_ROWS * MAX_OUT];
+    const void *before[PM_SCRATCHES];
+    for (int rows = MAX_ROWS; rows > 0; rows -= 8) {
+        call c = {&m.w, x, norm, NULL, rows};
+        linear(backend, &c, y);
+        for (int slot = 0; slot < PM_SCRATCHES; slot++) {
+            if (rows < MAX_ROWS)
+                assert_ptr_equal(cpu->scratch[slot].data, before[slot]);
+            before[slot] = cpu->scratch[slot].data;
+        }
+    }
+    assert_non_null(before[PM_SCRATCH_QUANT]);
+    free(x);
+    free(norm);
+    matrix_free(&m);
+    backend->ops->free(backend);
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -508,7 +534,7 @@ int main(void)
         cmocka_unit_test(mixed_matrices),   cmocka_unit_test(quantised_inputs),
         cmocka_unit_test(norms_are_equal),  cmocka_unit_test(packing_of_mlx),
         cmocka_unit_test(embedding),        cmocka_unit_test(logits_of_chosen_rows),
-        cmocka_unit_test(refusals),
+        cmocka_unit_test(scratch_is_kept),  cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

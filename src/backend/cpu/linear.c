@@ -6,7 +6,7 @@
 #include <string.h>
 
 static const double NS_PER_ELEMENT = 0.5; /* of normalising and quantising */
-static const double PIECE_NS = 2000;      /* what a piece of work must cost, for handing it over to pay */
+static const double PIECE_NS = 1000;      /* what a piece of work must cost, for handing it over to pay */
 enum { PIECES_PER_THREAD = 8, ROW_TILE = 8 /* pieces of matrices are multiples of it */ };
 
 /* ---- pieces ---- */
@@ -20,7 +20,8 @@ int64_t pm_grain(const pm_cpu *cpu, int64_t n, double ns)
 double pm_row_cost(const pm_weight *w, int columns)
 {
     double bytes = (double)(pm_weight_row_bytes(w) + 2 * pm_weight_scale_bytes(w));
-    return 2 + bytes / 12 + (double)w->in * columns / 24;
+    double read = bytes / 12, compute = (double)w->in * columns / 24;
+    return 2 + (read > compute ? read : compute);
 }
 
 static int64_t round_up(int64_t n, int64_t step)
