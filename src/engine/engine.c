@@ -169,7 +169,7 @@ static int make_room(pm_engine *engine, pm_error *err)
     engine->tokens = calloc(n, sizeof(*engine->tokens));
     engine->segments = calloc(n, sizeof(*engine->segments));
     engine->outputs = calloc(n, sizeof(*engine->outputs));
-    engine->scheduled = calloc(n, sizeof(*engine->scheduled));
+    engine->scheduled = calloc(n, sizeof(pm_session *));
     bool ok = engine->tokens && engine->segments && engine->outputs && engine->scheduled;
     return ok ? PM_OK : pm_fail_memory(err);
 }
@@ -298,7 +298,7 @@ int pm_inspect(const char *dir, const pm_engine_options *options, pm_info *out, 
         return status;
     cheap.step_tokens = 1; /* nothing is computed; weights are mapped, not read */
     status = pm_engine_open(&engine, dir, &cheap, &refusal);
-    if (status == PM_OK) {
+    if (engine) {
         pm_engine_info(engine, out);
     } else if (status == PM_ERR_LIMIT || status == PM_ERR_MEMORY) {
         /* Not the checkpoint's fault: the ctx asked for, or this process. */

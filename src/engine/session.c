@@ -24,14 +24,16 @@ void pm_session_free(pm_session *session)
     free(session);
 }
 
-/* A session without rows. */
-static int session_alloc(pm_session **out, pm_engine *engine, pm_error *err)
+/* A session without rows; NULL after a failure. */
+static pm_session *session_alloc(pm_engine *engine, pm_error *err)
 {
     const pm_cache_spec *cache = engine->cache;
-    int status = PM_OK;
     pm_session *session = calloc(1, sizeof(*session));
-    if (!session)
-        return pm_fail_memory(err);
+    int status = PM_OK;
+    if (!session) {
+        pm_fail_memory(err);
+        return NULL;
+    }
     session->engine = engine;
     session->rows = calloc((size_t)cache->n_rows + 1, sizeof(pm_rows *));
     session->states = calloc((size_t)cache->n_states + 1, sizeof(pm_state *));
@@ -42,16 +44,17 @@ static int session_alloc(pm_session **out, pm_engine *engine, pm_error *err)
     for (int i = 0; status == PM_OK && i < cache->n_states; i++)
         status = engine->backend->ops->state_new(engine->backend, &cache->states[i], &session->states[i], err);
     if (status == PM_OK)
-        *out = session;
-    else
-        pm_session_free(session);
-    return status;
+        return session;
+    pm_session_free(session);
+    return NULL;
 }
 
 int pm_session_new(pm_session **out, pm_engine *engine, pm_error *err)
 {
-    pm_session *session = NULL;
-    int status = session_alloc(&session, engine, err);
+    pm_session *session = session_alloc(engine, err);
+    int status = PM_OK;
+    if (!session)
+        return PM_ERR_MEMORY;
     for (int i = 0; status == PM_OK && i < engine->cache->n_rows; i++)
         status = engine->backend->ops->rows_new(engine->backend, &engine->cache->rows[i], engine->kv_type,
                                                 &session->rows[i], err);
@@ -62,33 +65,42 @@ int pm_session_new(pm_session **out, pm_engine *engine, pm_error *err)
     return status;
 }
 
-int pm_session_fork(pm_session **out, const pm_session *from, pm_error *err)
+/* Takes over everything but the rows. */
+static void copy_present(pm_session *session, const pm_session *from)
 {
-    pm_engine *engine = from->engine;
-    const pm_backend_ops *ops = engine->backend->ops;
-    pm_session *session = NULL;
-    int status = session_alloc(&session, engine, err);
-    if (status == PM_OK && pm_grow((void **)&session->ids, &session->cap, from->length, sizeof(pm_token)) != PM_OK)
-        status = pm_fail_memory(err);
-    for (int i = 0; status == PM_OK && i < engine->cache->n_rows; i++)
-        status = ops->rows_fork(engine->backend, from->rows[i], (int64_t)from->length, &session->rows[i], err);
-    if (status != PM_OK) {
-        pm_session_free(session);
-        return status;
-    }
+    const pm_engine *engine = from->engine;
     for (int i = 0; i < engine->cache->n_states; i++)
-        ops->state_copy(engine->backend, session->states[i], from->states[i]);
+        engine->backend->ops->state_copy(engine->backend, session->states[i], from->states[i]);
     if (from->length)
         memcpy(session->ids, from->ids, from->length * sizeof(pm_token));
-    session->length = from->length;
-    session->has_logits = from->has_logits;
     if (from->has_logits)
         memcpy(session->logits, from->logits, (size_t)engine->vocab * sizeof(float));
+    session->length = from->length;
+    session->has_logits = from->has_logits;
     session->n_snapshots = from->n_snapshots;
     for (int i = 0; i < from->n_snapshots; i++) {
         session->snapshots[i] = from->snapshots[i];
         session->snapshots[i]->refs++;
     }
+}
+
+int pm_session_fork(pm_session **out, const pm_session *from, pm_error *err)
+{
+    pm_engine *engine = from->engine;
+    pm_session *session = session_alloc(engine, err);
+    int status = PM_OK;
+    if (!session)
+        return PM_ERR_MEMORY;
+    if (pm_grow((void **)&session->ids, &session->cap, from->length, sizeof(pm_token)) != PM_OK)
+        status = pm_fail_memory(err);
+    for (int i = 0; status == PM_OK && i < engine->cache->n_rows; i++)
+        status = engine->backend->ops->rows_fork(engine->backend, from->rows[i], (int64_t)from->length,
+                                                 &session->rows[i], err);
+    if (status != PM_OK) {
+        pm_session_free(session);
+        return status;
+    }
+    copy_present(session, from);
     *out = session;
     return PM_OK;
 }

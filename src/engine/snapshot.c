@@ -64,14 +64,14 @@ static pm_snapshot *snapshot_new(const pm_engine *engine)
 /* Takes one snapshot out of a full list and gives it back for reuse; NULL when a fork still needs it. */
 static pm_snapshot *evict(pm_session *session)
 {
-    size_t positions[PM_SNAPSHOTS_MAX];
+    size_t positions[PM_SNAPSHOTS_MAX] = {0};
     for (int i = 0; i < session->n_snapshots; i++)
         positions[i] = session->snapshots[i]->pos;
     int victim = pm_snapshot_victim(positions, session->n_snapshots);
     pm_snapshot *snapshot = session->snapshots[victim];
     session->n_snapshots--;
     memmove(&session->snapshots[victim], &session->snapshots[victim + 1],
-            (size_t)(session->n_snapshots - victim) * sizeof(*session->snapshots));
+            (size_t)(session->n_snapshots - victim) * sizeof(pm_snapshot *));
     if (snapshot->refs == 1)
         return snapshot;
     snapshot->refs--;
