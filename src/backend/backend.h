@@ -20,25 +20,32 @@ typedef enum pm_format {
     PM_FORMAT_F16,
     PM_FORMAT_BF16,
     PM_FORMAT_AFFINE, /* MLX: w = scale * q + bias per group along `in`; q packed little-endian into u32 words */
+    PM_FORMAT_MXFP4,  /* OCP microscaling: w = scale * e2m1, packed as 4-bit AFFINE; e8m0 scale per group of 32 */
+    PM_FORMAT_MXFP8,  /* w = scale * e4m3; e8m0 scale per group of 32 */
+    PM_FORMAT_NVFP4,  /* w = global * scale * e2m1; e4m3 scale per group of 16 */
+    PM_FORMAT_FP8,    /* w = scale * e4m3; f32 scale per block of block[0] rows and block[1] columns, the last may be
+                         partial */
     PM_FORMATS
 } pm_format;
 
-typedef enum pm_scale_type { PM_SCALE_BF16, PM_SCALE_F16, PM_SCALE_F32 } pm_scale_type;
+typedef enum pm_scale_type { PM_SCALE_BF16, PM_SCALE_F16, PM_SCALE_F32, PM_SCALE_E8M0, PM_SCALE_E4M3 } pm_scale_type;
 
 /* A matrix [out, in] as it lies in the mapped file. Rows are contiguous. A stack of experts is an array of these. */
 typedef struct pm_weight {
     pm_format format;
     pm_scale_type scale_type; /* of scales and biases */
-    int bits, group;          /* AFFINE: 2 3 4 5 6 8 and 32 64 128 (in is a multiple of group) */
+    int bits, group; /* AFFINE: 2 3 4 5 6 8 and 32 64 128; MX and NV formats: theirs (in is a multiple of group) */
+    int block[2];    /* FP8 */
+    float global;    /* NVFP4 */
     int out, in;
     const void *data;   /* this and the next two have no alignment at all (MLX does not pad its headers) */
-    const void *scales; /* [out, in / group], NULL for float formats */
-    const void *biases; /* likewise */
+    const void *scales; /* [out, in / group]; FP8: [out / block[0], in / block[1]] rounded up; NULL for float formats */
+    const void *biases; /* AFFINE: likewise */
     const float *bias;  /* [out] added to W x, or NULL */
     const void *device; /* the backend's own, set by weight_prepare */
 } pm_weight;
 
-/* Bytes of a row of `data`, of a row of `scales` (or biases; 0 for float formats). */
+/* Bytes of a row of `data`, of a row of `scales` (or biases; 0 for float formats; FP8: of a row of blocks). */
 size_t pm_weight_row_bytes(const pm_weight *weight);
 size_t pm_weight_scale_bytes(const pm_weight *weight);
 
@@ -135,11 +142,12 @@ typedef struct pm_attention_args {
  * S; S += k (beta (v - k^T S))^T; o = q^T S                                          S [key_dim, value_dim] per value
  * head out = rmsnorm(o) * norm * silu(z)                                                        over value_dim */
 typedef struct pm_gated_delta_args {
-    const pm_tensor *qkv;   /* [tokens, 2 * key_heads * key_dim + value_heads * value_dim]: queries, keys, values */
-    bool interleaved; /* qkv and b hold, key head after key head, its query, key, values, z and its b, a; z and a are NULL */
-    const pm_tensor *z;     /* [tokens, value_heads * value_dim] */
-    const pm_tensor *a, *b; /* [tokens, value_heads] */
-    const pm_tensor *conv;  /* [channels, kernel], channels = width of qkv */
+    const pm_tensor *qkv; /* [tokens, 2 * key_heads * key_dim + value_heads * value_dim]: queries, keys, values */
+    bool interleaved;   /* qkv and b hold, key head after key head, its query, key, values, z and its b, a; z and a are
+                           NULL */
+    const pm_tensor *z; /* [tokens, value_heads * value_dim] */
+    const pm_tensor *a, *b;           /* [tokens, value_heads] */
+    const pm_tensor *conv;            /* [channels, kernel], channels = width of qkv */
     const pm_tensor *A_log, *dt_bias; /* [1, value_heads] */
     const pm_tensor *norm;            /* [1, value_dim] */
     float eps;

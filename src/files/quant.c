@@ -10,10 +10,10 @@ static const struct {
     pm_quant defaults;
     int bits[8], groups[4];
 } modes[] = {
-    {"affine", {PM_MODE_AFFINE, 4, 64}, {2, 3, 4, 5, 6, 8}, {32, 64, 128}},
-    {"mxfp4", {PM_MODE_MXFP4, 4, 32}, {4}, {32}},
-    {"mxfp8", {PM_MODE_MXFP8, 8, 32}, {8}, {32}},
-    {"nvfp4", {PM_MODE_NVFP4, 4, 16}, {4}, {16}},
+    {"affine", {PM_MODE_AFFINE, 4, 64, {0}}, {2, 3, 4, 5, 6, 8}, {32, 64, 128}},
+    {"mxfp4", {PM_MODE_MXFP4, 4, 32, {0}}, {4}, {32}},
+    {"mxfp8", {PM_MODE_MXFP8, 8, 32, {0}}, {8}, {32}},
+    {"nvfp4", {PM_MODE_NVFP4, 4, 16, {0}}, {4}, {16}},
 };
 
 /* Where an object of settings was found, for messages: `override` is the module's name, or empty. */
@@ -75,12 +75,33 @@ static int read_settings(const json_t *object, const place *at, pm_quant *out, p
     return status;
 }
 
+/* Hugging Face's fp8: e4m3 weights with one scale for each block of weight_block_size. */
+static int read_fp8(const json_t *object, const place *at, pm_quant *out, pm_error *err)
+{
+    const json_t *size = json_object_get(object, "weight_block_size");
+    const char *fmt = json_string_value(json_object_get(object, "fmt"));
+    pm_quant quant = {.mode = PM_MODE_FP8, .bits = 8};
+    if (fmt && strcmp(fmt, "e4m3") != 0)
+        return fail_setting(at, PM_ERR_UNSUPPORTED, "fmt", "is not e4m3", err);
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *item = json_array_get(size, i);
+        if (json_array_size(size) != 2 || !json_is_integer(item) || json_integer_value(item) < 1 ||
+            json_integer_value(item) > 1 << 20)
+            return fail_setting(at, PM_ERR_FORMAT, "weight_block_size", "is not two positive whole numbers", err);
+        quant.block[i] = (int)json_integer_value(item);
+    }
+    *out = quant;
+    return PM_OK;
+}
+
 /* The global settings. An object without bits or group size is not MLX's: name whose it is, if it says. */
 static int read_global(const json_t *object, const place *at, pm_quant *out, pm_error *err)
 {
     if (!json_is_object(object))
         return pm_fail(err, PM_ERR_FORMAT, "%s: %s is not an object", at->file, at->field);
     const json_t *method = json_object_get(object, "quant_method");
+    if (json_is_string(method) && strcmp(json_string_value(method), "fp8") == 0)
+        return read_fp8(object, at, out, err);
     if (method && !json_is_null(method))
         return pm_fail(err, PM_ERR_UNSUPPORTED, "%s: quant_method '%s' of %s is not supported", at->file,
                        json_is_string(method) ? json_string_value(method) : "?", at->field);
@@ -102,7 +123,7 @@ int pm_config_quant(const pm_config *config, const char *stored_name, const char
         object = pm_config_get(config, at.field);
     }
     if (!object) {
-        *out = (pm_quant){PM_MODE_NONE, 0, 0};
+        *out = (pm_quant){.mode = PM_MODE_NONE};
         return PM_OK;
     }
     pm_quant global;
@@ -119,7 +140,7 @@ int pm_config_quant(const pm_config *config, const char *stored_name, const char
     if (!entry || json_is_null(entry) || json_is_true(entry))
         *out = global;
     else if (json_is_false(entry))
-        *out = (pm_quant){PM_MODE_NONE, 0, 0};
+        *out = (pm_quant){.mode = PM_MODE_NONE};
     else if (json_is_object(entry))
         return read_settings(entry, &at, out, err);
     else

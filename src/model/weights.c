@@ -254,92 +254,153 @@ static int find_quant(const pm_loader *loader, const char *stored, const char *m
 
 /* The parts of one matrix or of one stack as they lie in the file. */
 typedef struct matrix {
-    const pm_stored *weight, *scales, *biases;
-    pm_weight like; /* format, bits, group, scale type, in */
+    const pm_stored *weight, *scales, *biases, *globals;
+    pm_weight like; /* all but out and pointers */
 } matrix;
 
-/* Takes weight, scales and biases of a module and settles the format. `what` is the name to complain about. */
+/* How each mode of packed weights is stored beside its weight. */
+static const struct packing {
+    pm_mode mode;
+    pm_format format;
+    pm_dtype weight;
+    const char *scales; /* name of the part */
+    pm_dtype scale;     /* PM_DTYPES: any float */
+    bool biases;
+    bool global; /* may have a global_scale */
+} packings[] = {
+    {PM_MODE_AFFINE, PM_FORMAT_AFFINE, PM_U32, "scales", PM_DTYPES, true, false},
+    {PM_MODE_MXFP4, PM_FORMAT_MXFP4, PM_U32, "scales", PM_U8, false, false},
+    {PM_MODE_MXFP8, PM_FORMAT_MXFP8, PM_U32, "scales", PM_U8, false, false},
+    {PM_MODE_NVFP4, PM_FORMAT_NVFP4, PM_U32, "scales", PM_U8, false, true},
+    {PM_MODE_FP8, PM_FORMAT_FP8, PM_F8_E4M3, "weight_scale_inv", PM_F32, false, false},
+};
+
+static pm_scale_type scale_type(const struct packing *p, pm_dtype dtype)
+{
+    if (p->format == PM_FORMAT_NVFP4)
+        return PM_SCALE_E4M3;
+    return dtype == PM_U8    ? PM_SCALE_E8M0
+           : dtype == PM_F32 ? PM_SCALE_F32
+           : dtype == PM_F16 ? PM_SCALE_F16
+                             : PM_SCALE_BF16;
+}
+
+/* The parts beside a packed weight, by what the config says of the module. */
+static int take_packed(pm_loader *loader, const char *module, matrix *m, pm_error *err)
+{
+    const pm_stored *t = m->weight;
+    const struct packing *p = packings, *end = packings + PM_COUNT(packings);
+    char stored[NAME_MAX_LEN];
+    pm_quant quant;
+    size_t length = strlen(t->name) - (has_suffix(t->name, ".weight") ? strlen(".weight") : 0);
+    snprintf(stored, sizeof(stored), "%.*s", (int)length, t->name);
+    int status = find_quant(loader, stored, module, &quant, err);
+    if (status != PM_OK)
+        return status;
+    while (p < end && !(p->mode == quant.mode && p->weight == t->dtype))
+        p++;
+    if (p == end)
+        return pm_fail(err, PM_ERR_FORMAT, "%s: tensor %s is packed (%s), but the config's quantization says %s",
+                       pm_checkpoint_file(loader->checkpoint, t), t->name, pm_dtype_name(t->dtype),
+                       quant.mode == PM_MODE_NONE ? "that it is not quantised" : "that it is stored otherwise");
+    m->scales = take(loader, module, p->scales);
+    m->biases = p->biases ? take(loader, module, "biases") : NULL;
+    m->globals = p->global ? take(loader, module, "global_scale") : NULL;
+    if (!m->scales || (p->biases && !m->biases))
+        return fail_tensor(loader, t, err, m->scales ? "has scales but no biases" : "is packed but has no scales");
+    pm_dtype scale = m->scales->dtype;
+    if (p->scale == PM_DTYPES ? !is_float(scale) : scale != p->scale)
+        return pm_fail(err, PM_ERR_FORMAT, "%s: tensor %s has dtype %s, which its mode does not use",
+                       pm_checkpoint_file(loader->checkpoint, m->scales), m->scales->name, pm_dtype_name(scale));
+    if (m->biases && m->biases->dtype != scale)
+        return fail_tensor(loader, m->biases, err, "has another dtype than its scales");
+    if (m->globals && m->globals->dtype != PM_F32)
+        return fail_tensor(loader, m->globals, err, "is not F32");
+    if (quant.group_size && m->like.in % quant.group_size)
+        return pm_fail(err, PM_ERR_FORMAT, "%s: tensor %s has %d columns, not a multiple of the group size %d",
+                       pm_checkpoint_file(loader->checkpoint, t), t->name, m->like.in, quant.group_size);
+    m->like.format = p->format;
+    m->like.scale_type = scale_type(p, scale);
+    m->like.bits = quant.bits;
+    m->like.group = quant.group_size;
+    memcpy(m->like.block, quant.block, sizeof(quant.block));
+    return PM_OK;
+}
+
+/* Takes the weight of a module and what lies beside it, and settles the format. */
 static int take_matrix(pm_loader *loader, const char *module, int cols, matrix *out, pm_error *err)
 {
-    char stored[NAME_MAX_LEN];
-    *out = (matrix){0};
+    *out = (matrix){.like = {.in = cols, .global = 1.0f}};
     out->weight = take(loader, module, "weight");
     if (!out->weight)
         out->weight = take(loader, module, ""); /* fused experts have no ".weight" */
     if (!out->weight)
         return fail_absent(loader, module, err);
     const pm_stored *t = out->weight;
-    out->like.in = cols;
-    if (is_float(t->dtype)) {
-        out->like.format = t->dtype == PM_F32 ? PM_FORMAT_F32 : t->dtype == PM_F16 ? PM_FORMAT_F16 : PM_FORMAT_BF16;
-        return PM_OK; /* scales or biases beside it stay unused and are refused at the end */
-    }
-    if (t->dtype != PM_U32)
+    if (t->dtype == PM_U32 || t->dtype == PM_F8_E4M3)
+        return take_packed(loader, module, out, err);
+    if (!is_float(t->dtype))
         return pm_fail(err, PM_ERR_UNSUPPORTED, "%s: tensor %s has dtype %s, which is not supported for a matrix",
                        pm_checkpoint_file(loader->checkpoint, t), t->name, pm_dtype_name(t->dtype));
-    size_t length = strlen(t->name) - (has_suffix(t->name, ".weight") ? strlen(".weight") : 0);
-    snprintf(stored, sizeof(stored), "%.*s", (int)length, t->name);
-    pm_quant quant;
-    int status = find_quant(loader, stored, module, &quant, err);
-    if (status != PM_OK)
-        return status;
-    if (quant.mode == PM_MODE_NONE)
-        return fail_tensor(loader, t, err,
-                           "is packed (U32), but the config's quantization says that it is not quantised");
-    if (quant.mode != PM_MODE_AFFINE)
-        return pm_fail(err, PM_ERR_UNSUPPORTED,
-                       "%s: tensor %s is quantised in a mode other than affine, which is not supported",
-                       pm_checkpoint_file(loader->checkpoint, t), t->name);
-    out->scales = take(loader, module, "scales");
-    out->biases = take(loader, module, "biases");
-    if (!out->scales || !out->biases)
-        return fail_tensor(loader, t, err,
-                           out->scales ? "has scales but no biases" : "is packed (U32) but has no scales");
-    if (!is_float(out->scales->dtype) || out->biases->dtype != out->scales->dtype)
-        return fail_tensor(loader, out->scales, err, "and its biases must have one dtype: F32, F16 or BF16");
-    if (cols % quant.group_size != 0)
-        return pm_fail(err, PM_ERR_FORMAT, "%s: tensor %s has %d columns, not a multiple of the group size %d",
-                       pm_checkpoint_file(loader->checkpoint, t), t->name, cols, quant.group_size);
-    out->like.format = PM_FORMAT_AFFINE;
-    out->like.bits = quant.bits;
-    out->like.group = quant.group_size;
-    out->like.scale_type = out->scales->dtype == PM_F32   ? PM_SCALE_F32
-                           : out->scales->dtype == PM_F16 ? PM_SCALE_F16
-                                                          : PM_SCALE_BF16;
-    return PM_OK;
+    out->like.format = t->dtype == PM_F32 ? PM_FORMAT_F32 : t->dtype == PM_F16 ? PM_FORMAT_F16 : PM_FORMAT_BF16;
+    return PM_OK; /* scales or biases beside it stay unused and are refused at the end */
+}
+
+static int64_t blocks(int64_t n, int width)
+{
+    return (n + width - 1) / width;
 }
 
 /* Checks the parts against [rows, cols], or [experts, rows, cols] when experts > 0. */
 static int check_matrix(const pm_loader *loader, const matrix *m, int experts, int rows, pm_error *err)
 {
-    bool stack = experts > 0, packed = m->like.format == PM_FORMAT_AFFINE;
-    int64_t words = packed ? (int64_t)m->like.in * m->like.bits / 32 : m->like.in;
-    int64_t shape[3] = {experts, rows, words};
-    if (packed && m->weight->rank > 0 && m->weight->shape[m->weight->rank - 1] != words)
+    const pm_weight *w = &m->like;
+    int rank = experts > 0 ? 3 : 2, skip = 3 - rank;
+    bool words = m->weight->dtype == PM_U32, fp8 = w->format == PM_FORMAT_FP8;
+    int64_t shape[3] = {experts, rows, words ? (int64_t)w->in * w->bits / 32 : w->in};
+    int64_t have = m->weight->rank > 0 ? m->weight->shape[m->weight->rank - 1] : 0;
+    if (words && have != shape[2])
         return pm_fail(err, PM_ERR_FORMAT, "%s: tensor %s has %lld words per row, but %d columns of %d bits need %lld",
-                       pm_checkpoint_file(loader->checkpoint, m->weight), m->weight->name,
-                       (long long)m->weight->shape[m->weight->rank - 1], m->like.in, m->like.bits, (long long)words);
-    int status = check_shape(loader, m->weight, stack ? 3 : 2, shape + !stack, err);
-    if (status != PM_OK || !packed)
+                       pm_checkpoint_file(loader->checkpoint, m->weight), m->weight->name, (long long)have, w->in,
+                       w->bits, (long long)shape[2]);
+    int status = check_shape(loader, m->weight, rank, shape + skip, err);
+    if (status != PM_OK || !m->scales)
         return status;
-    shape[2] = m->like.in / m->like.group;
-    status = check_shape(loader, m->scales, stack ? 3 : 2, shape + !stack, err);
-    return status ? status : check_shape(loader, m->biases, stack ? 3 : 2, shape + !stack, err);
+    shape[1] = fp8 ? blocks(rows, w->block[0]) : rows;
+    shape[2] = fp8 ? blocks(w->in, w->block[1]) : w->in / w->group;
+    status = check_shape(loader, m->scales, rank, shape + skip, err);
+    if (status == PM_OK && m->biases)
+        status = check_shape(loader, m->biases, rank, shape + skip, err);
+    if (status == PM_OK && m->globals && (experts || m->globals->rank > 0))
+        status = check_shape(loader, m->globals, 1, (int64_t[]){experts ? experts : 1}, err);
+    return status;
 }
 
-/* Rows first_row .. first_row + out of the parts as a weight, ready to run. */
-static int make_weight(pm_loader *loader, const matrix *m, int64_t first_row, int out, pm_weight *w, pm_error *err)
+/* Rows part * out .. of expert `expert` (0 for a plain matrix) of the parts as a weight, ready to run; a stack has
+ * parts * out rows per expert. */
+static int make_weight(pm_loader *loader, const matrix *m, int expert, int part, int parts, int out, pm_weight *w,
+                       pm_error *err)
 {
     pm_error inner;
     const float *bias = w->bias; /* loaded before */
     *w = m->like;
     w->bias = bias;
     w->out = out;
-    w->data = (const char *)m->weight->data + (size_t)first_row * pm_weight_row_bytes(w);
-    if (m->scales) {
-        w->scales = (const char *)m->scales->data + (size_t)first_row * pm_weight_scale_bytes(w);
-        w->biases = (const char *)m->biases->data + (size_t)first_row * pm_weight_scale_bytes(w);
+    int64_t row = ((int64_t)expert * parts + part) * out;
+    w->data = (const char *)m->weight->data + (size_t)row * pm_weight_row_bytes(w);
+    if (w->format == PM_FORMAT_FP8) {
+        if (part && out % w->block[0])
+            return fail_tensor(loader, m->weight, err,
+                               "is fused at a row inside a block of scales, which is not supported");
+        row = expert * blocks((int64_t)parts * out, w->block[0]) + (int64_t)part * out / w->block[0];
     }
+    if (m->scales)
+        w->scales = (const char *)m->scales->data + (size_t)row * pm_weight_scale_bytes(w);
+    if (m->biases)
+        w->biases = (const char *)m->biases->data + (size_t)row * pm_weight_scale_bytes(w);
+    if (m->globals)
+        w->global =
+            read_float(m->globals, (size_t)expert) / 2688.0f; /* MLX: times the largest e4m3 and the largest e2m1 */
     int status = loader->backend->ops->weight_prepare(loader->backend, w, &inner);
     if (status != PM_OK)
         return pm_fail(err, status, "%s: tensor %s: %s", pm_checkpoint_file(loader->checkpoint, m->weight),
@@ -352,7 +413,7 @@ static void count_matrix(pm_loader *loader, const pm_weight *w, int64_t copies, 
     int64_t n = (int64_t)w->out * w->in;
     loader->parameters += n * copies;
     loader->active += n * active;
-    loader->formats[w->format][w->bits][w->group >= 128 ? 2 : w->group >= 64] += (int)copies;
+    loader->formats[w->format][w->bits][w->group >= 128 ? 3 : w->group / 32] += (int)copies;
 }
 
 static int load_matrix(pm_loader *loader, const char *module, int rows, int cols, pm_weight *out, pm_error *err)
@@ -362,7 +423,7 @@ static int load_matrix(pm_loader *loader, const char *module, int rows, int cols
     if (status == PM_OK)
         status = check_matrix(loader, &m, 0, rows, err);
     if (status == PM_OK)
-        status = make_weight(loader, &m, 0, rows, out, err);
+        status = make_weight(loader, &m, 0, 0, 1, rows, out, err);
     if (status == PM_OK)
         count_matrix(loader, out, 1, 1);
     return status;
@@ -401,7 +462,7 @@ static int load_experts(pm_loader *loader, const char *module, int rows, int col
         if (status == PM_OK)
             status = check_matrix(loader, &m, n, rows * stack->parts, err);
         for (int e = 0; status == PM_OK && e < n; e++)
-            status = make_weight(loader, &m, ((int64_t)e * stack->parts + stack->part) * rows, rows, &w[e], err);
+            status = make_weight(loader, &m, e, stack->part, stack->parts, rows, &w[e], err);
     } else {
         const char *last = strrchr(module, '.');
         for (int e = 0; status == PM_OK && e < n; e++) {
@@ -410,7 +471,7 @@ static int load_experts(pm_loader *loader, const char *module, int rows, int col
             if (status == PM_OK)
                 status = check_matrix(loader, &m, 0, rows, err);
             if (status == PM_OK)
-                status = make_weight(loader, &m, 0, rows, &w[e], err);
+                status = make_weight(loader, &m, 0, 0, 1, rows, &w[e], err);
         }
     }
     if (status == PM_OK) {
@@ -483,18 +544,19 @@ int pm_load(pm_loader *loader, const pm_expect *table, size_t n, int layer, unsi
 
 void pm_loader_formats(const pm_loader *loader, char *out, size_t size)
 {
-    static const char *const names[PM_FORMATS] = {"f32", "f16", "bf16", "affine"};
+    static const char *const names[PM_FORMATS] = {"f32", "f16", "bf16", "affine", "mxfp4", "mxfp8", "nvfp4", "fp8"};
+    static const int groups[] = {16, 32, 64, 128};
     size_t used = 0;
     *out = 0;
     for (int f = 0; f < PM_FORMATS; f++)
         for (int b = 0; b < 9; b++)
-            for (int g = 0; g < 3; g++) {
+            for (size_t g = 0; g < PM_COUNT(groups); g++) {
                 int n = loader->formats[f][b][g];
                 if (!n || used >= size)
                     continue;
                 used += (size_t)snprintf(out + used, size - used, "%s%s", used ? ", " : "", names[f]);
                 if (f == PM_FORMAT_AFFINE && used < size)
-                    used += (size_t)snprintf(out + used, size - used, " %d-bit group %d", b, 32 << g);
+                    used += (size_t)snprintf(out + used, size - used, " %d-bit group %d", b, groups[g]);
                 if (used < size)
                     used += (size_t)snprintf(out + used, size - used, " (%d matrices)", n);
             }

@@ -80,7 +80,7 @@ typedef struct pm_loader {
     pm_tensor **tensors; /* made so far; owned by the model */
     size_t n_tensors, cap_tensors;
     int64_t parameters, active;
-    int formats[PM_FORMATS][9][3]; /* matrices by format, bits, log2(group / 32) */
+    int formats[PM_FORMATS][9][4]; /* matrices by format, bits, group 16 or none, 32, 64, 128 */
 } pm_loader;
 
 int pm_loader_open(pm_loader *loader, const pm_layout *layout, pm_error *err);

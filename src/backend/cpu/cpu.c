@@ -113,6 +113,8 @@ static int weight_prepare(pm_backend *backend, pm_weight *weight, pm_error *err)
         return pm_fail(err, PM_ERR_UNSUPPORTED, "a matrix of %d by %d", weight->out, weight->in);
     if ((unsigned)weight->format >= PM_FORMATS)
         return pm_fail(err, PM_ERR_UNSUPPORTED, "weight format %d is not supported", (int)weight->format);
+    if (weight->format > PM_FORMAT_AFFINE)
+        return pm_fail(err, PM_ERR_UNSUPPORTED, "weight format %d is not supported", (int)weight->format);
     if (weight->format != PM_FORMAT_AFFINE)
         return PM_OK;
     if (weight->bits < 0 || weight->bits > PM_MAX_BITS || !cpu->matrix->affine[weight->bits].multiply)
