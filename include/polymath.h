@@ -68,6 +68,7 @@ typedef struct pm_engine_options {
     int step_tokens;    /* most tokens computed at once; 0: 512. Does not change any result */
     pm_kv_type kv_type; /* element type of the attention cache */
     pm_simd simd;       /* instruction set; every level gives the same bits */
+    bool profile;       /* measure every operation: pm_engine_profile */
     /* Called while loading with fraction 0..1; may be NULL. */
     void (*progress)(void *user, double fraction);
     void *user;
@@ -246,6 +247,46 @@ typedef struct pm_result {
 PM_API int pm_generate(pm_session *session, const pm_prompt *prompt, const pm_generate_options *options, pm_result *out,
                        pm_error *err);
 PM_API void pm_result_free(pm_result *result);
+
+/* ---- measuring ----
+ *
+ * Every operation counts the bytes that it has to read and the arithmetic that it has to do, so that its time can be
+ * compared with the least that the machine needs: the larger of bytes / read_bytes_per_second and
+ * integer_ops / integer_ops_per_second + float_ops / float_ops_per_second. */
+
+/* What calls of one operation took and cost, all together. */
+typedef struct pm_op_profile {
+    const char *name; /* such as "linear", "attention", "moe" */
+    uint64_t calls;
+    double seconds;
+    uint64_t bytes; /* of parameters as stored and of cache rows, read once a call; of states, read and written. Of the
+                       experts of a mixture those that were chosen */
+    uint64_t integer_ops; /* multiply-adds times two with quantised weights */
+    uint64_t float_ops;   /* the others */
+} pm_op_profile;
+
+enum { PM_PROFILE_OPS = 32 };
+
+typedef struct pm_profile {
+    int n;
+    pm_op_profile op[PM_PROFILE_OPS]; /* those that were called */
+} pm_profile;
+
+/* What the operations did since the engine was opened or reset. PM_ERR_INVALID without pm_engine_options.profile. */
+PM_API int pm_engine_profile(const pm_engine *engine, pm_profile *out, pm_error *err);
+PM_API void pm_engine_profile_reset(pm_engine *engine);
+
+/* What the machine can do with this engine's threads. */
+typedef struct pm_limits {
+    int threads;
+    double read_bytes_per_second;  /* plain reading of the mapped weights, or of as many as tell memory from cache */
+    bool from_cache;               /* they fit into the last-level cache, so that it is this that was measured */
+    double integer_ops_per_second; /* multiply-adds times two of the instruction used for quantised weights */
+    double float_ops_per_second;   /* and for the others */
+} pm_limits;
+
+/* Measures them, which takes about a fifth of a second; more the first time, when the weights come from a disk. */
+PM_API int pm_engine_measure(pm_engine *engine, pm_limits *out, pm_error *err);
 
 #ifdef __cplusplus
 }

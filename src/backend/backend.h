@@ -180,6 +180,7 @@ typedef struct pm_moe_args {
     const pm_weight *gate, *up, *down; /* [experts] matrices [width, hidden], [width, hidden], [hidden, width] */
     const pm_weight *shared_gate_proj, *shared_up_proj, *shared_down_proj; /* NULL when there is no shared expert */
     const pm_weight *shared_expert_gate; /* [1, hidden]; NULL: the shared expert counts fully */
+    int *expert_tokens;                  /* NULL, or [experts]: receives how many of the tokens went to each */
 } pm_moe_args;
 
 /* logits[i] = head norm(x[batch->outputs[i]]). Not finite: PM_ERR_NUMERIC. */
@@ -190,6 +191,20 @@ typedef struct pm_logits_args {
     const pm_weight *head; /* [vocab, hidden] */
     float *logits;         /* host memory, [n_outputs, vocab] */
 } pm_logits_args;
+
+/* ---- what a device can do ---- */
+
+typedef struct pm_span {
+    const void *data;
+    size_t bytes;
+} pm_span;
+
+/* Multiply-adds times two a second of the instructions that matrices are multiplied with: those for quantised weights,
+ * divided by the passes that exact activations take, and those for float weights. */
+typedef struct pm_peak {
+    int threads;
+    double integer_ops, float_ops;
+} pm_peak;
 
 typedef struct pm_backend_ops {
     const char *name;
@@ -229,6 +244,11 @@ typedef struct pm_backend_ops {
     int (*gated_delta)(pm_backend *backend, const pm_batch *batch, const pm_gated_delta_args *args, pm_error *err);
     int (*moe)(pm_backend *backend, const pm_batch *batch, const pm_moe_args *args, pm_error *err);
     int (*logits)(pm_backend *backend, const pm_batch *batch, const pm_logits_args *args, pm_error *err);
+
+    /* Yardsticks, on all the threads that operations use. measure_read reads every byte once, as weights are read, and
+     * does nothing else; measure_peak takes a few milliseconds. */
+    void (*measure_read)(pm_backend *backend, const pm_span *spans, size_t n);
+    void (*measure_peak)(pm_backend *backend, pm_peak *out);
 } pm_backend_ops;
 
 /* The first member of every backend. */

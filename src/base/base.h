@@ -54,6 +54,11 @@ void pm_map_free(pm_map *map);
 int pm_read_file(const char *path, size_t max, pm_buf *out, pm_error *err);
 bool pm_is_file(const char *path);
 
+/* ---- the machine ---- */
+
 double pm_now(void); /* monotonic seconds */
+
+/* Bytes of the processor's last-level cache; 0 when that is not known. */
+size_t pm_cache_bytes(void);
 
 #endif

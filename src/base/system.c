@@ -1,4 +1,4 @@
-/* Files and the clock. */
+/* Files, the clock, the machine. */
 #include "base/base.h"
 
 #include <errno.h>
@@ -62,4 +62,15 @@ double pm_now(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+size_t pm_cache_bytes(void)
+{
+    long bytes = 0;
+#ifdef _SC_LEVEL3_CACHE_SIZE /* glibc's */
+    bytes = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    if (bytes <= 0)
+        bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+#endif
+    return bytes > 0 ? (size_t)bytes : 0;
 }

@@ -182,6 +182,8 @@ static int open_model(pm_engine *engine, const char *dir, const pm_engine_option
     int status = pm_checkpoint_open(&engine->checkpoint, dir, err);
     if (status == PM_OK)
         status = pm_backend_cpu_new(&engine->backend, options->threads, options->simd, err);
+    if (status == PM_OK && options->profile)
+        status = pm_profiler_new(&engine->profiler, engine->backend, options->kv_type, err);
     if (status == PM_OK)
         status = pm_model_open(&engine->model, engine->checkpoint, engine->config, engine->backend, engine->step_tokens,
                                options->progress, options->user, err);

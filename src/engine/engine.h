@@ -2,6 +2,7 @@
 #ifndef PM_ENGINE_H
 #define PM_ENGINE_H
 
+#include "backend/profile.h"
 #include "base/base.h"
 #include "files/checkpoint.h"
 #include "files/config.h"
@@ -19,6 +20,7 @@ struct pm_engine {
     pm_config *config;
     pm_checkpoint *checkpoint;
     pm_backend *backend;
+    pm_profiler *profiler; /* NULL unless asked for; the backend owns it */
     pm_model *model;
     pm_tokenizer *tokenizer;
     pm_template *chat, *chat_tools; /* NULL when the model has none; the second is for requests with tools */

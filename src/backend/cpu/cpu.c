@@ -175,6 +175,8 @@ static const pm_backend_ops cpu_ops = {
     .gated_delta = pm_cpu_gated_delta,
     .moe = pm_cpu_moe,
     .logits = pm_cpu_logits,
+    .measure_read = pm_cpu_measure_read,
+    .measure_peak = pm_cpu_measure_peak,
 };
 
 int pm_backend_cpu_new(pm_backend **out, int threads, pm_simd simd, pm_error *err)

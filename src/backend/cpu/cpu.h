@@ -67,6 +67,22 @@ int pm_cpu_gated_delta(pm_backend *backend, const pm_batch *batch, const pm_gate
 int pm_cpu_moe(pm_backend *backend, const pm_batch *batch, const pm_moe_args *args, pm_error *err);
 int pm_cpu_logits(pm_backend *backend, const pm_batch *batch, const pm_logits_args *args, pm_error *err);
 
+void pm_cpu_measure_read(pm_backend *backend, const pm_span *spans, size_t n);
+void pm_cpu_measure_peak(pm_backend *backend, pm_peak *out);
+
+/* The loops of measure.c for a level. Each returns something that depends on all it did, so that none of it is left
+ * out. */
+typedef struct pm_measure_kernels {
+    uint64_t (*read)(const void *data, size_t bytes);
+    uint64_t (*integers)(int rounds);
+    uint64_t (*floats)(int rounds);
+    double integer_ops, float_ops; /* of a round: multiply-adds times two */
+} pm_measure_kernels;
+
+#if defined(__x86_64__)
+extern const pm_measure_kernels pm_measure_avx2;
+#endif
+
 /* The tables of kernels for a level. */
 const struct pm_matrix_kernels *pm_matrix_kernels_for(pm_simd simd);
 const struct pm_mixer_kernels *pm_mixer_kernels_for(pm_simd simd);

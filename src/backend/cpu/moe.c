@@ -315,6 +315,8 @@ int pm_cpu_moe(pm_backend *backend, const pm_batch *batch, const pm_moe_args *ar
     if (args->router)
         pm_pool_run(pool, m.tokens, pm_grain(m.cpu, m.tokens, route_ns), route_tokens, &m);
     assign_slots(&m);
+    for (int e = 0; args->expert_tokens && e < m.experts; e++)
+        args->expert_tokens[e] = m.offset[e + 1] - m.offset[e];
     costs(&m, &gate_up_ns, &down_ns);
     int64_t rows = (int64_t)m.n_active * m.width;
     if (rows)

@@ -1,0 +1,97 @@
+#include "backend/cost.h"
+
+static uint64_t weight_bytes(const pm_weight *w)
+{
+    uint64_t row = pm_weight_row_bytes(w), scale = pm_weight_scale_bytes(w);
+    row += (w->scales ? scale : 0) + (w->biases ? scale : 0) + (w->bias ? sizeof(float) : 0);
+    return row * (uint64_t)w->out;
+}
+
+/* Adds the product of `w` with n rows; a matrix that meets none is not read. */
+static void add_product(pm_cost *cost, const pm_weight *w, int64_t n)
+{
+    if (n == 0)
+        return;
+    bool floats = w->format == PM_FORMAT_F32 || w->format == PM_FORMAT_F16 || w->format == PM_FORMAT_BF16;
+    *(floats ? &cost->float_ops : &cost->integer_ops) += 2 * (uint64_t)n * (uint64_t)w->out * (uint64_t)w->in;
+    cost->bytes += weight_bytes(w);
+}
+
+static uint64_t floats(int64_t n)
+{
+    return (uint64_t)n * sizeof(float);
+}
+
+/* The rows of the chosen tokens; a row chosen twice is counted twice. */
+pm_cost pm_cost_embed(const pm_batch *batch, const pm_embed_args *args)
+{
+    const pm_weight *w = args->weight;
+    uint64_t scale = pm_weight_scale_bytes(w);
+    uint64_t row = pm_weight_row_bytes(w) + (w->scales ? scale : 0) + (w->biases ? scale : 0);
+    return (pm_cost){.bytes = row * (uint64_t)batch->n_tokens};
+}
+
+pm_cost pm_cost_linear(const pm_batch *batch, const pm_linear_args *args)
+{
+    pm_cost cost = {.bytes = args->norm ? floats(args->w[0]->in) : 0};
+    for (int i = 0; i < args->n; i++)
+        add_product(&cost, args->w[i], batch->n_tokens);
+    return cost;
+}
+
+/* A sequence's rows are read once for all its new tokens, and a row is a key and a value per key head. Each query head
+ * meets the keys that it sees once for its score and the values once for the mixture. */
+pm_cost pm_cost_attention(const pm_batch *batch, const pm_attention_args *args, pm_kv_type type)
+{
+    uint64_t element = type == PM_KV_F16 ? 2 : 4, rows = 0, seen = 0;
+    uint64_t row = 2 * (uint64_t)args->kv_heads * (uint64_t)args->head_dim * element;
+    for (int s = 0; s < batch->n_segments; s++) {
+        int64_t pos = batch->segments[s].pos, n = batch->segments[s].n, window = args->window ? args->window : pos + n;
+        rows += (uint64_t)((pos < window - 1 ? pos : window - 1) + n);
+        for (int64_t end = pos + 1; end <= pos + n; end++)
+            seen += (uint64_t)(end < window ? end : window);
+    }
+    uint64_t norms = (args->q_norm ? floats(args->head_dim) : 0) + (args->k_norm ? floats(args->head_dim) : 0);
+    return (pm_cost){.bytes = rows * row + norms,
+                     .float_ops = 4 * seen * (uint64_t)args->heads * (uint64_t)args->head_dim};
+}
+
+/* Both states are read and written. An element of the delta state takes three multiply-adds per token: recalled,
+ * changed and read out. */
+pm_cost pm_cost_gated_delta(const pm_batch *batch, const pm_gated_delta_args *args)
+{
+    int64_t heads = args->value_heads, values = heads * args->value_dim, state = values * args->key_dim;
+    int64_t channels = 2 * (int64_t)args->key_heads * args->key_dim + values;
+    uint64_t states = floats(state + (args->kernel - 1) * channels);
+    return (pm_cost){
+        .bytes =
+            floats(channels * args->kernel + 2 * heads + args->value_dim) + 2 * (uint64_t)batch->n_segments * states,
+        .float_ops = (uint64_t)batch->n_tokens * (uint64_t)(2 * channels * args->kernel + 6 * state),
+    };
+}
+
+pm_cost pm_cost_moe(const pm_batch *batch, const pm_moe_args *args)
+{
+    pm_cost cost = {0};
+    int64_t n = batch->n_tokens;
+    const pm_weight *always[] = {args->router, args->shared_gate_proj, args->shared_up_proj, args->shared_down_proj,
+                                 args->shared_expert_gate};
+    for (size_t i = 0; i < PM_COUNT(always); i++)
+        if (always[i])
+            add_product(&cost, always[i], n);
+    for (int e = 0; args->router && e < args->route.experts; e++) {
+        add_product(&cost, &args->gate[e], args->expert_tokens[e]);
+        add_product(&cost, &args->up[e], args->expert_tokens[e]);
+        add_product(&cost, &args->down[e], args->expert_tokens[e]);
+    }
+    const pm_weight *first = args->router ? args->router : args->shared_gate_proj;
+    cost.bytes += floats(first->in); /* the norm */
+    return cost;
+}
+
+pm_cost pm_cost_logits(const pm_batch *batch, const pm_logits_args *args)
+{
+    pm_cost cost = {.bytes = floats(args->head->in)};
+    add_product(&cost, args->head, batch->n_outputs);
+    return cost;
+}

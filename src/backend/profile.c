@@ -1,0 +1,152 @@
+/* A profiler takes the place of the backend's table of operations with a copy in which those that compute are replaced
+ * by measured ones. The backend stays the same object, so everything else, memory above all, is as it was. */
+#include "backend/profile.h"
+#include "backend/cost.h"
+
+#include <stdlib.h>
+
+typedef enum operation { EMBED, LINEAR, ATTENTION, GATED_DELTA, MOE, LOGITS, OPERATIONS } operation;
+
+static const char *const names[OPERATIONS] = {
+    [EMBED] = "embed", [LINEAR] = "linear", [ATTENTION] = "attention", [GATED_DELTA] = "gated_delta",
+    [MOE] = "moe",     [LOGITS] = "logits",
+};
+_Static_assert((int)OPERATIONS <= (int)PM_PROFILE_OPS, "pm_profile has room for every operation");
+
+struct pm_profiler {
+    pm_backend_ops ops; /* first: a backend leads to its profiler */
+    const pm_backend_ops *inner;
+    pm_kv_type type;
+    pm_op_profile total[OPERATIONS];
+    int *expert_tokens; /* [cap_experts] */
+    size_t cap_experts;
+};
+
+static pm_profiler *profiler_of(const pm_backend *backend)
+{
+    return (pm_profiler *)backend->ops;
+}
+
+/* Adds a call that took `seconds`. */
+static int add(pm_profiler *p, operation op, double seconds, pm_cost cost)
+{
+    pm_op_profile *total = &p->total[op];
+    total->calls++;
+    total->seconds += seconds;
+    total->bytes += cost.bytes;
+    total->integer_ops += cost.integer_ops;
+    total->float_ops += cost.float_ops;
+    return PM_OK;
+}
+
+/* ---- the operations ---- */
+
+static int timed_embed(pm_backend *backend, const pm_batch *batch, const pm_embed_args *args, pm_error *err)
+{
+    pm_profiler *p = profiler_of(backend);
+    double start = pm_now();
+    int status = p->inner->embed(backend, batch, args, err);
+    double seconds = pm_now() - start;
+    return status ? status : add(p, EMBED, seconds, pm_cost_embed(batch, args));
+}
+
+static int timed_linear(pm_backend *backend, const pm_batch *batch, const pm_linear_args *args, pm_error *err)
+{
+    pm_profiler *p = profiler_of(backend);
+    double start = pm_now();
+    int status = p->inner->linear(backend, batch, args, err);
+    double seconds = pm_now() - start;
+    return status ? status : add(p, LINEAR, seconds, pm_cost_linear(batch, args));
+}
+
+static int timed_attention(pm_backend *backend, const pm_batch *batch, const pm_attention_args *args, pm_error *err)
+{
+    pm_profiler *p = profiler_of(backend);
+    double start = pm_now();
+    int status = p->inner->attention(backend, batch, args, err);
+    double seconds = pm_now() - start;
+    return status ? status : add(p, ATTENTION, seconds, pm_cost_attention(batch, args, p->type));
+}
+
+static int timed_gated_delta(pm_backend *backend, const pm_batch *batch, const pm_gated_delta_args *args, pm_error *err)
+{
+    pm_profiler *p = profiler_of(backend);
+    double start = pm_now();
+    int status = p->inner->gated_delta(backend, batch, args, err);
+    double seconds = pm_now() - start;
+    return status ? status : add(p, GATED_DELTA, seconds, pm_cost_gated_delta(batch, args));
+}
+
+/* What it costs depends on the experts that it chooses. */
+static int timed_moe(pm_backend *backend, const pm_batch *batch, const pm_moe_args *args, pm_error *err)
+{
+    pm_profiler *p = profiler_of(backend);
+    pm_moe_args counted = *args;
+    if (args->router && !args->expert_tokens) {
+        void *counts = p->expert_tokens;
+        int grown = pm_grow(&counts, &p->cap_experts, (size_t)args->route.experts, sizeof(*p->expert_tokens));
+        p->expert_tokens = counts;
+        if (grown != PM_OK)
+            return pm_fail_memory(err);
+        counted.expert_tokens = p->expert_tokens;
+    }
+    double start = pm_now();
+    int status = p->inner->moe(backend, batch, &counted, err);
+    double seconds = pm_now() - start;
+    return status ? status : add(p, MOE, seconds, pm_cost_moe(batch, &counted));
+}
+
+static int timed_logits(pm_backend *backend, const pm_batch *batch, const pm_logits_args *args, pm_error *err)
+{
+    pm_profiler *p = profiler_of(backend);
+    double start = pm_now();
+    int status = p->inner->logits(backend, batch, args, err);
+    double seconds = pm_now() - start;
+    return status ? status : add(p, LOGITS, seconds, pm_cost_logits(batch, args));
+}
+
+/* ---- the profiler ---- */
+
+static void free_both(pm_backend *backend)
+{
+    pm_profiler *p = profiler_of(backend);
+    backend->ops = p->inner;
+    free(p->expert_tokens);
+    free(p);
+    backend->ops->free(backend);
+}
+
+int pm_profiler_new(pm_profiler **out, pm_backend *backend, pm_kv_type type, pm_error *err)
+{
+    pm_profiler *p = calloc(1, sizeof(*p));
+    if (!p)
+        return pm_fail_memory(err);
+    p->inner = backend->ops;
+    p->type = type;
+    p->ops = *backend->ops;
+    p->ops.free = free_both;
+    p->ops.embed = timed_embed;
+    p->ops.linear = timed_linear;
+    p->ops.attention = timed_attention;
+    p->ops.gated_delta = timed_gated_delta;
+    p->ops.moe = timed_moe;
+    p->ops.logits = timed_logits;
+    pm_profiler_reset(p);
+    backend->ops = &p->ops;
+    *out = p;
+    return PM_OK;
+}
+
+void pm_profiler_read(const pm_profiler *profiler, pm_profile *out)
+{
+    *out = (pm_profile){0};
+    for (int i = 0; i < OPERATIONS; i++)
+        if (profiler->total[i].calls)
+            out->op[out->n++] = profiler->total[i];
+}
+
+void pm_profiler_reset(pm_profiler *profiler)
+{
+    for (int i = 0; i < OPERATIONS; i++)
+        profiler->total[i] = (pm_op_profile){.name = names[i]};
+}

@@ -1,0 +1,131 @@
+/* The costs of operations against numbers worked out by hand. */
+#include "backend/cost.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+static const char some; /* what a pointer that only must not be NULL points to */
+
+static pm_weight matrix(pm_format format, int out, int in)
+{
+    return (pm_weight){.format = format, .out = out, .in = in, .data = &some};
+}
+
+/* 4 bits, scales and biases in bf16. */
+static pm_weight affine(int out, int in, int group)
+{
+    pm_weight w = matrix(PM_FORMAT_AFFINE, out, in);
+    w.bits = 4;
+    w.group = group;
+    w.scale_type = PM_SCALE_BF16;
+    w.scales = w.biases = &some;
+    return w;
+}
+
+static const pm_tensor *a_tensor(void)
+{
+    return (const pm_tensor *)(const void *)&some;
+}
+
+static void check(pm_cost cost, uint64_t bytes, uint64_t integer_ops, uint64_t float_ops)
+{
+    assert_int_equal(cost.bytes, bytes);
+    assert_int_equal(cost.integer_ops, integer_ops);
+    assert_int_equal(cost.float_ops, float_ops);
+}
+
+static void embedding(void **state)
+{
+    (void)state;
+    pm_weight w = affine(10, 64, 64);
+    check(pm_cost_embed(&(pm_batch){.n_tokens = 3}, &(pm_embed_args){.weight = &w}), 3 * (32 + 2 + 2), 0, 0);
+}
+
+static void matrices(void **state)
+{
+    (void)state;
+    float bias[5];
+    pm_weight quantised = affine(3, 128, 64), plain = matrix(PM_FORMAT_BF16, 5, 128);
+    plain.bias = bias;
+    pm_linear_args args = {.n = 2, .w = (const pm_weight *[]){&quantised, &plain}};
+    uint64_t bytes = 3 * (64 + 4 + 4) + 5 * (256 + 4);
+    check(pm_cost_linear(&(pm_batch){.n_tokens = 7}, &args), bytes, 7 * 3 * 128 * 2, 7 * 5 * 128 * 2);
+    args.norm = a_tensor();
+    check(pm_cost_linear(&(pm_batch){.n_tokens = 1}, &args), bytes + 512, 3 * 128 * 2, 5 * 128 * 2);
+}
+
+static void cached_rows(void **state)
+{
+    (void)state;
+    const pm_segment segments[] = {{.first = 0, .n = 3, .pos = 0}, {.first = 3, .n = 1, .pos = 10}};
+    pm_batch batch = {.n_tokens = 4, .n_segments = 2, .segments = segments};
+    pm_attention_args args = {.heads = 4, .kv_heads = 2, .head_dim = 8};
+    /* 3 rows and 11 rows of (key, value) x 2 heads x 8; 1 + 2 + 3 + 11 = 17 keys seen. */
+    check(pm_cost_attention(&batch, &args, PM_KV_F16), 14 * 64, 0, 17 * 4 * 8 * 4);
+    check(pm_cost_attention(&batch, &args, PM_KV_F32), 14 * 128, 0, 17 * 4 * 8 * 4);
+    /* Of the second sequence only the 3 rows before its token and the new one; 1 + 2 + 3 + 4 keys seen. */
+    args.window = 4;
+    args.q_norm = args.k_norm = a_tensor();
+    check(pm_cost_attention(&batch, &args, PM_KV_F16), 7 * 64 + 2 * 32, 0, 10 * 4 * 8 * 4);
+}
+
+static void delta_rule(void **state)
+{
+    (void)state;
+    pm_batch batch = {.n_tokens = 5, .n_segments = 2};
+    pm_gated_delta_args args = {.key_heads = 1, .value_heads = 2, .key_dim = 4, .value_dim = 8, .kernel = 3};
+    /* 24 channels; parameters 24 x 3, 2 + 2, 8; states of 2 x 24 and 2 x 4 x 8, read and written by both sequences. */
+    check(pm_cost_gated_delta(&batch, &args), 4 * (72 + 4 + 8) + 2 * 2 * 4 * (48 + 64), 0, 5 * 2 * (24 * 3 + 3 * 64));
+}
+
+static void experts(void **state)
+{
+    (void)state;
+    pm_weight router = matrix(PM_FORMAT_F32, 3, 64), gate[3], up[3], down[3];
+    for (int e = 0; e < 3; e++) {
+        gate[e] = up[e] = affine(32, 64, 64);
+        down[e] = affine(64, 32, 32);
+    }
+    int counts[] = {2, 0, 1};
+    pm_moe_args args = {.route = {.experts = 3, .top_k = 1},
+                        .router = &router,
+                        .gate = gate,
+                        .up = up,
+                        .down = down,
+                        .expert_tokens = counts};
+    pm_batch batch = {.n_tokens = 3};
+    /* Two of the three experts; three pairs of a token and an expert. */
+    uint64_t bytes = 3 * 64 * 4 + 2 * (2 * 32 * 36 + 64 * 20) + 64 * 4;
+    check(pm_cost_moe(&batch, &args), bytes, 3 * 3 * 32 * 64 * 2, 3 * 3 * 64 * 2);
+
+    pm_weight in = matrix(PM_FORMAT_BF16, 16, 64), out = matrix(PM_FORMAT_BF16, 64, 16);
+    pm_weight shared_gate = matrix(PM_FORMAT_F32, 1, 64);
+    args.shared_gate_proj = args.shared_up_proj = &in;
+    args.shared_down_proj = &out;
+    args.shared_expert_gate = &shared_gate;
+    check(pm_cost_moe(&batch, &args), bytes + 3 * 2048 + 256, 3 * 3 * 32 * 64 * 2,
+          3 * 3 * 64 * 2 + 3 * 3 * 1024 * 2 + 3 * 64 * 2);
+
+    args.router = NULL; /* a plain gated MLP */
+    args.shared_expert_gate = NULL;
+    check(pm_cost_moe(&batch, &args), 3 * 2048 + 256, 0, 3 * 3 * 1024 * 2);
+}
+
+static void outputs(void **state)
+{
+    (void)state;
+    pm_weight head = matrix(PM_FORMAT_F16, 10, 64);
+    pm_logits_args args = {.head = &head};
+    check(pm_cost_logits(&(pm_batch){.n_tokens = 9, .n_outputs = 2}, &args), 10 * 128 + 256, 0, 2 * 10 * 64 * 2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(embedding),  cmocka_unit_test(matrices), cmocka_unit_test(cached_rows),
+        cmocka_unit_test(delta_rule), cmocka_unit_test(experts),  cmocka_unit_test(outputs),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
