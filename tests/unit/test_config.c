@@ -476,7 +476,7 @@ static void test_quant(void **state)
     };
     for (size_t i = 0; i < PM_COUNT(cases); i++) {
         pm_config *config = open_text(cases[i].text);
-        pm_quant got = {77, 77, 77};
+        pm_quant got = {77, 77, 77, {0}};
         pm_error err = {0};
         int status = pm_config_quant(config, cases[i].stored, cases[i].name, &got, &err);
         const pm_quant *want = &cases[i].expected;
@@ -534,7 +534,7 @@ static void test_quant_bad(void **state)
     };
     for (size_t i = 0; i < PM_COUNT(cases); i++) {
         pm_config *config = open_text(cases[i].text);
-        pm_quant got = {77, 77, 77};
+        pm_quant got = {77, 77, 77, {0}};
         pm_error err = {0};
         int status = pm_config_quant(config, "a", "b", &got, &err);
         if (status != cases[i].status || got.bits != 77)
