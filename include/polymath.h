@@ -95,6 +95,7 @@ typedef struct pm_info {
     uint64_t cache_bytes;   /* of one session filled to ctx: rows and states */
     uint64_t row_bytes;     /* of that, bytes per token */
     uint64_t state_bytes;   /* of that, bytes per session whatever its length */
+    char notes[512];        /* what a user may want to know, such as weights beside the checkpoint that were not read */
 } pm_info;
 
 /* Describes the checkpoint in `dir` without running it. A checkpoint that can be read but not run succeeds with

@@ -265,6 +265,20 @@ static void count_cache(const pm_engine *engine, pm_info *info)
     info->state_bytes = states;
 }
 
+/* Adds to the notes which weights lie beside the checkpoint and are not read. */
+static void note_unread(const pm_engine *engine, pm_info *info)
+{
+    const char *path = engine->config->path, *slash = strrchr(path, '/');
+    size_t n = strlen(info->notes);
+    pm_buf dir = {0}, names = {0};
+    if (pm_buf_add(&dir, slash ? path : ".", slash ? (size_t)(slash - path) : 1) == PM_OK &&
+        pm_checkpoint_unread(engine->checkpoint, dir.data, &names, NULL) == PM_OK && names.len)
+        snprintf(info->notes + n, sizeof(info->notes) - n, "%snot part of the checkpoint and not read: %s",
+                 n ? "; " : "", names.data);
+    pm_buf_free(&dir);
+    pm_buf_free(&names);
+}
+
 void pm_engine_info(const pm_engine *engine, pm_info *out)
 {
     *out = (pm_info){.supported = true, .verdict = "supported", .ctx = engine->ctx};
@@ -273,6 +287,7 @@ void pm_engine_info(const pm_engine *engine, pm_info *out)
     copy_string(out->model_type, sizeof(out->model_type), model_type);
     engine->backend->ops->describe(engine->backend, out->device, sizeof(out->device));
     count_cache(engine, out);
+    note_unread(engine, out);
 }
 
 /* Fills in what is known of a model that does not open, from its config. */

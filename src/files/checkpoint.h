@@ -56,6 +56,10 @@ const pm_stored *pm_checkpoint_find(const pm_checkpoint *checkpoint, const char 
 const char *pm_checkpoint_file(const pm_checkpoint *checkpoint, const pm_stored *tensor); /* path, for messages */
 uint64_t pm_checkpoint_bytes(const pm_checkpoint *checkpoint);                            /* of all tensors */
 
+/* Appends the names of safetensors files in `dir` and its folders that the checkpoint does not read, separated by
+ * commas. */
+int pm_checkpoint_unread(const pm_checkpoint *checkpoint, const char *dir, pm_buf *out, pm_error *err);
+
 /* An error that names the file when one has become shorter since it was mapped (reading on would be a bus error).
  * Cheap: one fstat per file. */
 int pm_checkpoint_check(const pm_checkpoint *checkpoint, pm_error *err);

@@ -2,6 +2,7 @@
 #include "model/decoder.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #define TOP(member) offsetof(pm_decoder, member)
 #define IN(member)  offsetof(pm_decoder_layer, member)
@@ -219,6 +220,12 @@ static bool norms_are_centred(const pm_model *model, const pm_decoder *d)
     return d->spec->centred_norms;
 }
 
+static bool same_data(const pm_weight *a, const pm_weight *b)
+{
+    return a->format == b->format && a->bits == b->bits && a->group == b->group &&
+           memcmp(a->data, b->data, (size_t)a->out * pm_weight_row_bytes(a)) == 0;
+}
+
 static int load_weights(pm_model *model, pm_decoder *d, pm_error *err)
 {
     pm_loader *loader = &model->loader;
@@ -240,9 +247,11 @@ static int load_weights(pm_model *model, pm_decoder *d, pm_error *err)
                        model->config->path);
     if (!d->lm_head.data)
         d->lm_head = d->embed_tokens;
-    else
+    else {
+        model->own_head = d->tied && !same_data(&d->lm_head, &d->embed_tokens);
         loader->active -=
             (int64_t)(d->dims[PM_D_VOCAB] - 1) * d->dims[PM_D_HIDDEN]; /* of the embedding one row is read */
+    }
     return pm_loader_finish(loader, err);
 }
 

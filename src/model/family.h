@@ -31,6 +31,7 @@ struct pm_model {
     pm_loader loader; /* owns the tensors; the rest is closed after loading */
     uint64_t weight_bytes;
     int vocab, context, layers;
+    bool own_head; /* tied, but the file's lm_head is another matrix and is used */
     pm_cache_spec cache;
     void (*progress)(void *user, double fraction);
     void *user;

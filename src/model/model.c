@@ -79,6 +79,9 @@ void pm_model_info(const pm_model *model, pm_info *info)
     info->parameters = model->loader.parameters;
     info->active = model->loader.active;
     info->weight_bytes = model->weight_bytes;
+    if (model->own_head)
+        snprintf(info->notes, sizeof(info->notes),
+                 "tie_word_embeddings is true, but the file's lm_head differs from the embedding and is used");
 }
 
 int pm_model_step(pm_model *model, const pm_batch *batch, float *logits, pm_error *err)

@@ -3,6 +3,8 @@
 #include "model/model.h"
 #include "polymath.h"
 
+#include <sys/stat.h>
+
 #define L0 "language_model.model.layers.0."
 #define L3 "language_model.model.layers.3."
 
@@ -439,9 +441,46 @@ static void test_tied(void **state)
         pm_info info;
         pm_engine_info(engine, &info);
         assert_int_equal(info.vocab, VOCAB);
+        if (!strstr(info.notes, "lm_head") != !with_head)
+            fail_msg("tied, %s head: the notes say \"%s\"", with_head ? "with a" : "without", info.notes);
         pm_engine_close(engine);
         edit_end(&e);
     }
+}
+
+/* Weights that the checkpoint does not name change nothing, wherever they lie, and are mentioned. */
+static void test_stray_weights(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"model-00001-of-00002.safetensors", "sub/extra.safetensors"};
+    float *logits = calloc(2, (size_t)PROMPT * VOCAB * sizeof(*logits));
+    assert_non_null(logits);
+    run_logits(BUNDLED, logits);
+    edit e, stray;
+    edit_begin(&e);
+    edit_write(&e);
+    edit_begin(&stray);
+    stray.n = 0; /* nothing of the bundled model, but a name that would mean PyTorch's layout */
+    edit_add(&stray, "mtp.layers.0.linear_attn.conv1d.weight", PM_BF16, 3, (int64_t[]){512, 1, 4}, NULL);
+    char path[128];
+    snprintf(path, sizeof(path), "%s/sub", e.dir);
+    assert_int_equal(mkdir(path, 0777), 0);
+    for (size_t i = 0; i < PM_COUNT(names); i++) {
+        snprintf(path, sizeof(path), "%s/%s", e.dir, names[i]);
+        edit_write_tensors(&stray, path);
+    }
+    run_logits(e.dir, logits + PROMPT * VOCAB);
+    assert_memory_equal(logits, logits + PROMPT * VOCAB, (size_t)PROMPT * VOCAB * sizeof(*logits));
+    pm_info info;
+    pm_error err = {0};
+    if (pm_inspect(e.dir, NULL, &info, &err) != PM_OK || !info.supported)
+        fail_msg("%s", err.message);
+    for (size_t i = 0; i < PM_COUNT(names); i++)
+        if (!strstr(info.notes, names[i]))
+            fail_msg("%s is not mentioned in the notes \"%s\"", names[i], info.notes);
+    edit_end(&stray);
+    edit_end(&e);
+    free(logits);
 }
 
 static void test_info(void **state)
@@ -465,10 +504,8 @@ static void test_info(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_layouts),
-        cmocka_unit_test(test_tied),
-        cmocka_unit_test(test_info),
+        cmocka_unit_test(test_refusals),      cmocka_unit_test(test_layouts), cmocka_unit_test(test_tied),
+        cmocka_unit_test(test_stray_weights), cmocka_unit_test(test_info),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
