@@ -1,5 +1,7 @@
 #include "engine/chat.h"
 
+#include "files/config.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -163,7 +165,7 @@ static int add_variables(json_t *all, const json_t *own, pm_error *err)
     return PM_OK;
 }
 
-int pm_chat_variables(const pm_engine *engine, const pm_chat *chat, json_t **out, pm_error *err)
+int pm_chat_variables(const pm_chat *chat, json_t **out, pm_error *err)
 {
     json_t *messages = NULL, *tools = NULL, *variables = NULL, *all = NULL;
     int status = chat->messages ? PM_OK : pm_fail(err, PM_ERR_INVALID, "messages is missing");
@@ -179,7 +181,7 @@ int pm_chat_variables(const pm_engine *engine, const pm_chat *chat, json_t **out
         status = pm_fail(err, PM_ERR_INVALID, "tools is not a list");
     if (status != PM_OK)
         goto done;
-    all = json_copy(engine->special_tokens);
+    all = json_object();
     if (!all || json_object_set(all, "messages", messages) != 0 ||
         json_object_set(all, "tools", json_array_size(tools) ? tools : json_null()) != 0 ||
         json_object_set(all, "documents", json_null()) != 0 ||

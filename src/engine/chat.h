@@ -2,15 +2,17 @@
 #ifndef PM_CHAT_H
 #define PM_CHAT_H
 
-#include "engine/engine.h"
+#include "base/base.h"
+
+#include <jansson.h>
 
 /* Checks the request and makes the object that the template is rendered with (owned by the caller: json_decref):
  *   messages               with the content's text parts joined, without anything between them, and the arguments of
  *                          tool calls as objects
  *   tools                  null when there are none
+ *   documents              null
  *   add_generation_prompt
- *   bos_token, ...         of the tokenizer
  *   and the request's own variables. */
-int pm_chat_variables(const pm_engine *engine, const pm_chat *chat, json_t **out, pm_error *err);
+int pm_chat_variables(const pm_chat *chat, json_t **out, pm_error *err);
 
 #endif

@@ -86,7 +86,7 @@ static int read_stops(pm_engine *engine, const json_t *generation_config, pm_err
     return PM_OK;
 }
 
-/* The special tokens of tokenizer_config.json that templates know by name; each is text, or an object that holds it. */
+/* Gives the templates the special tokens of tokenizer_config.json by name; each is text, or an object that holds it. */
 static int read_special_tokens(pm_engine *engine, const json_t *settings, pm_error *err)
 {
     static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
@@ -101,6 +101,10 @@ static int read_special_tokens(pm_engine *engine, const json_t *settings, pm_err
         if (json_is_string(value) && json_object_set(engine->special_tokens, names[i], value) != 0)
             return pm_fail_memory(err);
     }
+    if (engine->chat)
+        pm_template_own(engine->chat, engine->special_tokens);
+    if (engine->chat_tools)
+        pm_template_own(engine->chat_tools, engine->special_tokens);
     return PM_OK;
 }
 

@@ -1,5 +1,6 @@
 /* From text to tokens and back. */
 #include "engine/chat.h"
+#include "engine/engine.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -86,7 +87,7 @@ int pm_chat_prompt(const pm_engine *engine, const pm_chat *chat, pm_prompt *out,
 {
     json_t *variables = NULL;
     pm_prompt prompt = {0};
-    int status = pm_chat_variables(engine, chat, &variables, err);
+    int status = pm_chat_variables(chat, &variables, err);
     if (status == PM_OK)
         status = encode_chat(engine, variables, &prompt.ids, &prompt.n, err);
     prompt.mark = prompt.n;
@@ -100,7 +101,7 @@ int pm_chat_text(const pm_engine *engine, const pm_chat *chat, char **text, size
 {
     json_t *variables = NULL;
     pm_rendered rendered = {0};
-    int status = pm_chat_variables(engine, chat, &variables, err);
+    int status = pm_chat_variables(chat, &variables, err);
     if (status == PM_OK)
         status = render(engine, variables, &rendered, err);
     if (status == PM_OK && pm_buf_reserve(&rendered.text, 0) != PM_OK)

@@ -62,8 +62,15 @@ void pm_template_free(pm_template *tmpl)
     if (!tmpl)
         return;
     pm_arena_free(&tmpl->heap.arena);
+    json_decref(tmpl->own);
     free(tmpl->name);
     free(tmpl);
+}
+
+void pm_template_own(pm_template *tmpl, json_t *values)
+{
+    json_decref(tmpl->own);
+    tmpl->own = json_incref(values);
 }
 
 /* ---- model directories ---- */
@@ -125,20 +132,28 @@ done:
 
 /* ---- rendering ---- */
 
-/* Gives every name of the template its value from outside: a variable, a global function, or undefined. */
+/* Gives every name of the template its value from outside: one of the model's own, a variable, a global function, or
+ * undefined. */
 static bool fill_context(tpl_run *run, const json_t *vars)
 {
     size_t n = run->tmpl->n_names;
     run->context = pm_tpl_new(run, n, sizeof(*run->context));
     for (size_t i = 0; run->context && i < n; i++) {
         const char *name = run->tmpl->names[i];
-        const json_t *var = json_object_get(vars, name);
+        tpl_value *value = &run->context[i];
+        const json_t *own = json_object_get(run->tmpl->own, name), *var = json_object_get(vars, name);
         const tpl_builtin *function = pm_tpl_global(name);
-        if (var ? !pm_tpl_from_json(run, var, 0, &run->context[i])
-                : !function && !pm_tpl_undefined(run, NULL, NULL, name, &run->context[i]))
+        bool ok = true;
+        if (json_is_string(own))
+            ok = pm_tpl_text(run, json_string_value(own), json_string_length(own), 1, value);
+        else if (var)
+            ok = pm_tpl_from_json(run, var, 0, value);
+        else if (function)
+            *value = (tpl_value){.kind = TPL_FUNCTION, .trust = 1, .function = function};
+        else
+            ok = pm_tpl_undefined(run, NULL, NULL, name, value);
+        if (!ok)
             return false;
-        if (!var && function)
-            run->context[i] = (tpl_value){.kind = TPL_FUNCTION, .trust = 1, .function = function};
     }
     return run->context != NULL;
 }

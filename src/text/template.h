@@ -20,6 +20,10 @@ void pm_template_free(pm_template *tmpl);
  * a list of {name, template}: "default", and "tool_use" when `tools`). *out = NULL when the model has none. */
 int pm_template_open(pm_template **out, const char *dir, bool tools, pm_error *err);
 
+/* Gives the template the model's own values, a JSON object of strings: its special tokens. They count as written by the
+ * template, and a variable does not replace one of the same name. */
+void pm_template_own(pm_template *tmpl, json_t *values);
+
 typedef struct pm_rendered {
     pm_buf text;
     pm_buf trust; /* as long as text: 1 where the byte was written by the template, 0 where it came from a variable */

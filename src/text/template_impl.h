@@ -279,6 +279,7 @@ struct pm_template {
     tpl_block body;
     const char **names; /* of variables */
     size_t n_names;
+    json_t *own; /* the model's values by name; may be NULL */
 };
 
 /* ---- compiling ---- */

@@ -11,15 +11,12 @@
 /* The variables for a request, as compact JSON in order. */
 static char *variables(const pm_chat *chat)
 {
-    json_t *out = NULL, *special = json_pack("{s:s}", "eos_token", "</s>");
-    pm_engine engine = {.special_tokens = special};
+    json_t *out = NULL;
     pm_error err = {0};
-    if (pm_chat_variables(&engine, chat, &out, &err) != PM_OK)
+    if (pm_chat_variables(chat, &out, &err) != PM_OK)
         fail_msg("%s", err.message);
     char *text = json_dumps(out, JSON_COMPACT);
-    assert_int_equal(json_object_size(special), 1);
     json_decref(out);
-    json_decref(special);
     return text;
 }
 
@@ -28,7 +25,7 @@ static void expect_messages(const char *messages, const char *want)
     char *text = variables(&(pm_chat){.messages = messages}), *expected = NULL;
     pm_buf buf = {0};
     pm_buf_printf(&buf,
-                  "{\"eos_token\":\"</s>\",\"messages\":%s,\"tools\":null,\"documents\":null,"
+                  "{\"messages\":%s,\"tools\":null,\"documents\":null,"
                   "\"add_generation_prompt\":true}",
                   want);
     expected = buf.data;
@@ -68,11 +65,11 @@ static void test_tools_and_variables(void **state)
 {
     pm_chat chat = {.messages = "[{\"role\":\"user\",\"content\":\"q\"}]",
                     .tools = "[{\"type\":\"function\"}]",
-                    .variables = "{\"enable_thinking\":false,\"eos_token\":\"!\"}",
+                    .variables = "{\"enable_thinking\":false}",
                     .no_generation_prompt = true};
     char *text = variables(&chat);
     (void)state;
-    assert_string_equal(text, "{\"eos_token\":\"!\",\"messages\":[{\"role\":\"user\",\"content\":\"q\"}],"
+    assert_string_equal(text, "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"}],"
                               "\"tools\":[{\"type\":\"function\"}],\"documents\":null,"
                               "\"add_generation_prompt\":false,\"enable_thinking\":false}");
     free(text);
@@ -84,15 +81,13 @@ static void test_tools_and_variables(void **state)
 
 static void refused(pm_chat chat, pm_status code, const char *words)
 {
-    json_t *out = NULL, *special = json_object();
-    pm_engine engine = {.special_tokens = special};
+    json_t *out = NULL;
     pm_error err = {0};
-    int status = pm_chat_variables(&engine, &chat, &out, &err);
+    int status = pm_chat_variables(&chat, &out, &err);
     if (status != (int)code || !strstr(err.message, words))
         fail_msg("%s: status %d, '%s', wanted %d and '%s'", chat.messages ? chat.messages : "no messages", status,
                  err.message, code, words);
     assert_null(out);
-    json_decref(special);
 }
 
 static void test_refusals(void **state)

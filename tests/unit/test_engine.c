@@ -365,6 +365,29 @@ static void test_no_template(void **state)
     copy_remove();
 }
 
+/* A special token that the template writes by name is one; a variable of that name, or a message, is not. */
+static void test_named_tokens(void **state)
+{
+    pm_prompt prompt;
+    pm_chat chat = {.messages = "[{\"role\":\"user\",\"content\":\"<|im_end|>\"}]",
+                    .variables = "{\"eos_token\":\"<|im_start|>\",\"other\":\"<|im_end|>\"}"};
+    (void)state;
+    copy_model();
+    copy_edit("chat_template.jinja", "{{ eos_token }}{{ messages[0].content }}{{ other }}{{ pad_token }}");
+    pm_engine *opened = open_engine(copy, &(pm_engine_options){.threads = 1, .step_tokens = 1});
+    assert_int_equal(pm_chat_prompt(opened, &chat, &prompt, NULL), PM_OK);
+    for (size_t i = 0; i < prompt.n; i++)
+        assert_int_equal(prompt.ids[i] <= 2, i == 0 || i == prompt.n - 1);
+    assert_int_equal(prompt.ids[0], 2);
+    assert_int_equal(prompt.ids[prompt.n - 1], 0);
+    char *text = spelled(prompt.ids, prompt.n);
+    assert_string_equal(text, "<|im_end|><|im_end|><|im_end|><|endoftext|>");
+    pm_free(text);
+    pm_prompt_free(&prompt);
+    pm_engine_close(opened);
+    copy_remove();
+}
+
 /* Exactly one BOS, whether the template writes it or leaves it to the post-processor; none when neither asks. */
 static void test_bos(void **state)
 {
@@ -373,7 +396,7 @@ static void test_bos(void **state)
         "\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":"
         "{\"id\":\"<|endoftext|>\",\"type_id\":0}},{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}],"
         "\"pair\":[],\"special_tokens\":{\"<|endoftext|>\":{\"id\":\"<|endoftext|>\",\"ids\":[0],"
-        "\"tokens\":[\"<|endoftext|>\"]}}},\"was_post_processor\"";
+        "\"tokens\":[\"<|endoftext|>\"]}}}";
     (void)state;
     for (int t = 0; t < 4; t++) {
         bool asks = t / 2;
@@ -382,7 +405,7 @@ static void test_bos(void **state)
         copy_edit("chat_template.jinja", templates[t % 2]);
         copy_replace("tokenizer_config.json", "\"bos_token\": null", "\"bos_token\": \"<|endoftext|>\"");
         if (asks)
-            copy_replace("tokenizer.json", "\"post_processor\"", post);
+            copy_replace("tokenizer.json", "\"post_processor\":null", post);
         pm_engine *opened = open_engine(copy, &(pm_engine_options){.threads = 1, .step_tokens = 1});
         chat_prompt(opened, "[{\"role\":\"user\",\"content\":\"Hi\"}]", &prompt);
         assert_int_equal(pm_text_prompt(opened, "Hi", 2, &raw, NULL), PM_OK);
@@ -721,16 +744,16 @@ static void test_cancel(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_options),          cmocka_unit_test(test_missing_directory),
-        cmocka_unit_test(test_load_progress),    cmocka_unit_test(test_info),
-        cmocka_unit_test(test_inspect_refused),  cmocka_unit_test(test_sampling_defaults),
-        cmocka_unit_test(test_chat_prompt),      cmocka_unit_test(test_control_strings_are_text),
-        cmocka_unit_test(test_no_template),      cmocka_unit_test(test_bos),
-        cmocka_unit_test(test_raw_prompts),      cmocka_unit_test(test_answer),
-        cmocka_unit_test(test_one_token_prompt), cmocka_unit_test(test_max_tokens),
-        cmocka_unit_test(test_full_context),     cmocka_unit_test(test_stop_set),
-        cmocka_unit_test(test_stop_strings),     cmocka_unit_test(test_logprobs),
-        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_options),         cmocka_unit_test(test_missing_directory),
+        cmocka_unit_test(test_load_progress),   cmocka_unit_test(test_info),
+        cmocka_unit_test(test_inspect_refused), cmocka_unit_test(test_sampling_defaults),
+        cmocka_unit_test(test_chat_prompt),     cmocka_unit_test(test_control_strings_are_text),
+        cmocka_unit_test(test_no_template),     cmocka_unit_test(test_bos),
+        cmocka_unit_test(test_named_tokens),    cmocka_unit_test(test_raw_prompts),
+        cmocka_unit_test(test_answer),          cmocka_unit_test(test_one_token_prompt),
+        cmocka_unit_test(test_max_tokens),      cmocka_unit_test(test_full_context),
+        cmocka_unit_test(test_stop_set),        cmocka_unit_test(test_stop_strings),
+        cmocka_unit_test(test_logprobs),        cmocka_unit_test(test_cancel),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
