@@ -274,6 +274,8 @@ static void test_invariance(void **state)
                 memcpy(want[s], seqs[s].out, bytes);
             }
             for (size_t c = 0; c < PM_COUNT(chunks); c++) {
+                if (k > 0 && settings[k].simd == PM_SIMD_SCALAR && chunks[c] != 7)
+                    continue; /* slow, and its chunks have been compared on one thread */
                 run(backend, p, &w, seqs, SEQUENCES, chunks[c]);
                 for (int s = 0; s < SEQUENCES; s++) {
                     char what[96];
@@ -296,17 +298,17 @@ static void test_long_decode(void **state)
 {
     (void)state;
     uint64_t seed = 3;
-    problem p = {.heads = 8, .kv_heads = 1, .head_dim = 64, .pairs = 32, .norms = true, .type = PM_KV_F16};
+    problem p = {.heads = 8, .kv_heads = 1, .head_dim = 32, .pairs = 16, .norms = true, .type = PM_KV_F16};
     parameters w = new_parameters(&p, &seed);
-    sequence seq = new_sequence(&p, 1500, &seed);
+    sequence seq = new_sequence(&p, 900, &seed);
     size_t n = (size_t)seq.length * (size_t)out_width(&p);
     float *want = must_alloc(n * sizeof *want);
     int n_settings = count_settings();
     for (int k = 0; k < n_settings; k++) {
         pm_backend *backend = cpu_backend(settings[k].threads, settings[k].simd);
         pm_rows *rows = new_rows(backend, &p);
-        assert_int_equal(step(backend, &p, &w, &seq, &rows, (int[]){0}, (int[]){1495}, 1, NULL), PM_OK);
-        for (int t = 1495; t < 1500; t++)
+        assert_int_equal(step(backend, &p, &w, &seq, &rows, (int[]){0}, (int[]){895}, 1, NULL), PM_OK);
+        for (int t = 895; t < 900; t++)
             assert_int_equal(step(backend, &p, &w, &seq, &rows, &t, (int[]){1}, 1, NULL), PM_OK);
         if (k == 0)
             memcpy(want, seq.out, n * sizeof *want);

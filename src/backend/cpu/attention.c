@@ -19,10 +19,10 @@ void pm_scalar_narrow(const float *from, uint16_t *to, size_t n)
         to[i] = pm_to_f16(from[i]);
 }
 
-void pm_scalar_scores(const float *q, const float *k, int dim, int n, float scale, float *scores)
+void pm_scalar_scores(const float *q, const float *k, size_t stride, int dim, int n, float scale, float *scores)
 {
     for (int j = 0; j < n; j++)
-        scores[j] = scale * pm_dot(q, k + (size_t)j * (size_t)dim, dim);
+        scores[j] = scale * pm_dot(q, k + (size_t)j * stride, dim);
 }
 
 float pm_scalar_softmax(float scores[PM_BLOCK_ROWS], float *max, float *sum)
@@ -38,12 +38,12 @@ float pm_scalar_softmax(float scores[PM_BLOCK_ROWS], float *max, float *sum)
     return correction;
 }
 
-void pm_scalar_mix(float *acc, float correction, const float *p, const float *v, int dim, int n)
+void pm_scalar_mix(float *acc, float correction, const float *p, const float *v, size_t stride, int dim, int n)
 {
     for (int d = 0; d < dim; d++) {
         float a = acc[d] * correction;
         for (int j = 0; j < n; j++)
-            a = fmaf(p[j], v[(size_t)j * (size_t)dim + (size_t)d], a);
+            a = fmaf(p[j], v[(size_t)j * stride + (size_t)d], a);
         acc[d] = a;
     }
 }
@@ -56,7 +56,16 @@ void pm_scalar_gate(float *x, const float *gate, int n)
 
 /* ---- the operation ---- */
 
-enum { TILE_ROWS = 32 }; /* queries (tokens times heads) that share the reading of a block */
+enum {
+    TILE_ROWS = 32, /* queries (tokens times heads) that share the reading of a block */
+    /* All queries of a tile use one part of a block before the next part is touched, so that it stays in the
+     * first-level cache: keys of this many elements together, then this many columns of the values. */
+    KEY_ELEMENTS = 4096,
+    COLUMNS = 64,
+    /* Elements between rows of a widened block beyond a head_dim greater than COLUMNS: a power of two apart, rows would
+     * compete for the same few lines of the cache. */
+    PAD = 16
+};
 
 /* Neighbouring tokens of a segment. */
 typedef struct token_tile {
@@ -64,12 +73,18 @@ typedef struct token_tile {
     int first, n; /* rows of the batch */
 } token_tile;
 
-/* Where a worker keeps what it is working on. */
+/* A query of a tile. */
+typedef struct tile_query {
+    float max, sum, correction; /* of the online softmax */
+    int from, to;               /* the keys of the current block that it sees */
+} tile_query;
+
+/* Where a worker keeps what it is working on; n is TILE_ROWS, or the heads of a token when those are more. */
 typedef struct bench {
-    float *q, *acc;   /* [TILE_ROWS or a token's heads, head_dim] */
-    float *max, *sum; /* likewise, one each */
-    float *k, *v;     /* [64, head_dim]: a block as f32; k also holds a head while it is prepared */
-    float scores[PM_BLOCK_ROWS];
+    tile_query *queries;            /* [n] */
+    float *q, *acc;                 /* [n, head_dim] */
+    float (*scores)[PM_BLOCK_ROWS]; /* [n] */
+    float *k, *v;                   /* [64, head_dim + PAD]: a block as f32; k also holds a head while it is prepared */
 } bench;
 
 typedef struct attention_job {
@@ -88,13 +103,13 @@ typedef struct attention_job {
 /* Lays a bench of `rows` queries out at `base` (NULL: nowhere); returns its bytes. */
 static size_t bench_layout(const pm_attention_args *args, int rows, char *base, bench *b)
 {
-    size_t at = 0, n = (size_t)rows, dim = (size_t)args->head_dim;
+    size_t at = 0, n = (size_t)rows, dim = (size_t)args->head_dim, block = PM_BLOCK_ROWS * (dim + PAD) * sizeof(float);
+    b->queries = pm_take(base, &at, n * sizeof(*b->queries));
     b->q = pm_take(base, &at, n * dim * sizeof(float));
     b->acc = pm_take(base, &at, n * dim * sizeof(float));
-    b->max = pm_take(base, &at, n * sizeof(float));
-    b->sum = pm_take(base, &at, n * sizeof(float));
-    b->k = pm_take(base, &at, PM_BLOCK_ROWS * dim * sizeof(float));
-    b->v = pm_take(base, &at, PM_BLOCK_ROWS * dim * sizeof(float));
+    b->scores = pm_take(base, &at, n * sizeof(*b->scores));
+    b->k = pm_take(base, &at, block);
+    b->v = pm_take(base, &at, block);
     return at;
 }
 
@@ -189,29 +204,86 @@ static void append_tiles(void *arg, int worker, int64_t first, int64_t last)
     }
 }
 
-/* `n` rows of a plane as f32: in place, or widened into `room`. */
+/* `n` rows of a plane as f32, *stride elements apart: in place, or widened into `room`. */
 static const float *block_rows(const attention_job *job, const pm_rows *rows, int64_t block, int plane, int n,
-                               float *room)
+                               float *room, size_t *stride)
 {
     const void *from = pm_rows_plane(rows, block, plane);
+    size_t dim = (size_t)job->args->head_dim;
+    *stride = dim;
     if (rows->type == PM_KV_F32)
         return from;
-    job->cpu->mixer->widen(from, room, (size_t)n * (size_t)job->args->head_dim);
+    if (dim <= COLUMNS) {
+        job->cpu->mixer->widen(from, room, (size_t)n * dim);
+        return room;
+    }
+    *stride = dim + PAD;
+    for (size_t i = 0; i < (size_t)n; i++)
+        job->cpu->mixer->widen((const uint16_t *)from + i * dim, room + i * *stride, dim);
     return room;
 }
 
-/* Folds keys [first, last) of a block into query row `row` of the bench. */
-static void fold(const attention_job *job, bench *b, int row, const float *k, const float *v, int first, int last)
+/* Folds a block into `n` queries, each the keys [from, to) that it sees. */
+static void fold(const attention_job *job, bench *b, int n, const float *k, const float *v, size_t stride)
 {
     const pm_mixer_kernels *kernels = job->cpu->mixer;
-    int dim = job->args->head_dim;
-    size_t skip = (size_t)first * (size_t)dim, at = (size_t)row * (size_t)dim;
-    for (int j = 0; j < PM_BLOCK_ROWS; j++)
-        if (j < first || j >= last)
-            b->scores[j] = -INFINITY;
-    kernels->scores(b->q + at, k + skip, dim, last - first, job->args->scale, b->scores + first);
-    float correction = kernels->softmax(b->scores, b->max + row, b->sum + row);
-    kernels->mix(b->acc + at, correction, b->scores + first, v + skip, dim, last - first);
+    int dim = job->args->head_dim, keys = KEY_ELEMENTS / dim;
+    keys = keys > PM_BLOCK_ROWS ? PM_BLOCK_ROWS : keys < 4 ? 4 : keys;
+    for (int first = 0; first < PM_BLOCK_ROWS; first += keys)
+        for (int r = 0; r < n; r++) {
+            const tile_query *query = b->queries + r;
+            int from = query->from > first ? query->from : first;
+            int to = query->to < first + keys ? query->to : first + keys;
+            if (from < to)
+                kernels->scores(b->q + (size_t)r * (size_t)dim, k + (size_t)from * stride, stride, dim, to - from,
+                                job->args->scale, b->scores[r] + from);
+        }
+    for (int r = 0; r < n; r++) {
+        tile_query *query = b->queries + r;
+        if (query->from >= query->to)
+            continue;
+        for (int j = 0; j < PM_BLOCK_ROWS; j++)
+            if (j < query->from || j >= query->to)
+                b->scores[r][j] = -INFINITY;
+        query->correction = kernels->softmax(b->scores[r], &query->max, &query->sum);
+    }
+    for (int d = 0; d < dim; d += COLUMNS)
+        for (int r = 0; r < n; r++) {
+            const tile_query *query = b->queries + r;
+            if (query->from < query->to)
+                kernels->mix(b->acc + (size_t)r * (size_t)dim + d, query->correction, b->scores[r] + query->from,
+                             v + (size_t)query->from * stride + d, stride, dim - d < COLUMNS ? dim - d : COLUMNS,
+                             query->to - query->from);
+        }
+}
+
+/* The queries of a tile: heads [head, head + n_heads) of each token; nothing folded yet. */
+static void start_queries(const attention_job *job, bench *b, const token_tile *tile, int head, int n_heads)
+{
+    const pm_attention_args *args = job->args;
+    size_t dim = (size_t)args->head_dim, heads = (size_t)args->heads, stride = args->gated ? 2 * dim : dim;
+    for (int r = 0; r < tile->n * n_heads; r++) {
+        int t = tile->first + r / n_heads;
+        const float *q = args->q->data + ((size_t)t * heads + (size_t)(head + r % n_heads)) * stride;
+        prepare_head(job, t, q, args->q_norm, b->q + (size_t)r * dim);
+        b->queries[r] = (tile_query){.max = -INFINITY};
+    }
+    memset(b->acc, 0, (size_t)(tile->n * n_heads) * dim * sizeof(float));
+}
+
+/* Their results: divided by the sum of weights, and gated. */
+static void finish_queries(const attention_job *job, const bench *b, const token_tile *tile, int head, int n_heads)
+{
+    const pm_attention_args *args = job->args;
+    size_t dim = (size_t)args->head_dim, heads = (size_t)args->heads;
+    for (int r = 0; r < tile->n * n_heads; r++) {
+        size_t at = (size_t)(tile->first + r / n_heads) * heads + (size_t)(head + r % n_heads);
+        float *out = args->out->data + at * dim, inverse = 1.0f / b->queries[r].sum;
+        for (size_t d = 0; d < dim; d++)
+            out[d] = b->acc[(size_t)r * dim + d] * inverse;
+        if (args->gated)
+            job->cpu->mixer->gate(out, args->q->data + at * 2 * dim + dim, (int)dim);
+    }
 }
 
 /* Query heads [head, head + n_heads), which share key head `kv_head`, of the tile's tokens. */
@@ -219,42 +291,27 @@ static void attend(const attention_job *job, bench *b, const token_tile *tile, i
 {
     const pm_attention_args *args = job->args;
     const pm_rows *rows = tile->segment->rows[args->rows];
-    size_t dim = (size_t)args->head_dim, heads = (size_t)args->heads, stride = args->gated ? 2 * dim : dim;
     int64_t begin = tile->segment->pos + (tile->first - tile->segment->first), end = begin + tile->n;
     int64_t oldest = args->window > 0 && begin >= args->window ? begin - args->window + 1 : 0;
+    int n = tile->n * n_heads;
 
-    for (int r = 0; r < tile->n * n_heads; r++) {
-        int t = tile->first + r / n_heads;
-        const float *q = args->q->data + ((size_t)t * heads + (size_t)(head + r % n_heads)) * stride;
-        prepare_head(job, t, q, args->q_norm, b->q + (size_t)r * dim);
-        b->max[r] = -INFINITY;
-        b->sum[r] = 0;
-    }
-    memset(b->acc, 0, (size_t)(tile->n * n_heads) * dim * sizeof(float));
-
+    start_queries(job, b, tile, head, n_heads);
     for (int64_t block = oldest / PM_BLOCK_ROWS; block * PM_BLOCK_ROWS < end; block++) {
         int64_t base = block * PM_BLOCK_ROWS;
         int filled = end - base < PM_BLOCK_ROWS ? (int)(end - base) : PM_BLOCK_ROWS;
-        const float *k = block_rows(job, rows, block, kv_head, filled, b->k);
-        const float *v = block_rows(job, rows, block, args->kv_heads + kv_head, filled, b->v);
-        for (int r = 0; r < tile->n * n_heads; r++) {
-            int64_t position = begin + r / n_heads, from = 0;
+        for (int r = 0; r < n; r++) {
+            int64_t position = begin + r / n_heads, from = 0, to = position + 1 - base;
             if (args->window > 0 && position - args->window + 1 > base)
                 from = position - args->window + 1 - base;
-            int64_t to = position + 1 - base < PM_BLOCK_ROWS ? position + 1 - base : PM_BLOCK_ROWS;
-            if (from < to)
-                fold(job, b, r, k, v, (int)from, (int)to);
+            b->queries[r].from = from < PM_BLOCK_ROWS ? (int)from : PM_BLOCK_ROWS;
+            b->queries[r].to = to < PM_BLOCK_ROWS ? (int)to : PM_BLOCK_ROWS;
         }
+        size_t stride;
+        const float *k = block_rows(job, rows, block, kv_head, filled, b->k, &stride);
+        const float *v = block_rows(job, rows, block, args->kv_heads + kv_head, filled, b->v, &stride);
+        fold(job, b, n, k, v, stride);
     }
-
-    for (int r = 0; r < tile->n * n_heads; r++) {
-        size_t at = (size_t)(tile->first + r / n_heads) * heads + (size_t)(head + r % n_heads);
-        float *out = args->out->data + at * dim, inverse = 1.0f / b->sum[r];
-        for (size_t d = 0; d < dim; d++)
-            out[d] = b->acc[(size_t)r * dim + d] * inverse;
-        if (args->gated)
-            job->cpu->mixer->gate(out, args->q->data + at * stride + dim, (int)dim);
-    }
+    finish_queries(job, b, tile, head, n_heads);
 }
 
 /* Items are (tile, key head, part). The longest come last in a segment; taken backwards they do not end the region. */
@@ -338,6 +395,8 @@ static int64_t visible_keys(const pm_batch *batch, int window)
 
 int pm_cpu_attention(pm_backend *backend, const pm_batch *batch, const pm_attention_args *args, pm_error *err)
 {
+    if (batch->n_tokens < 1)
+        return PM_OK;
     pm_cpu *cpu = (pm_cpu *)backend;
     int group = args->heads / args->kv_heads, tokens = group < TILE_ROWS ? TILE_ROWS / group : 1;
     attention_job job = {.cpu = cpu, .batch = batch, .args = args, .rows = tokens * group};

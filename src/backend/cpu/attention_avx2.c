@@ -52,12 +52,12 @@ static inline __m128 reduce4(const __m256 low[4], const __m256 high[4])
     return _mm_add_ps(_mm_shuffle_ps(a, b, 0x88), _mm_shuffle_ps(a, b, 0xdd));
 }
 
-void pm_avx2_scores(const float *q, const float *k, int dim, int n, float scale, float *scores)
+void pm_avx2_scores(const float *q, const float *k, size_t stride, int dim, int n, float scale, float *scores)
 {
     int j = 0;
     for (; j + 4 <= n; j += 4) {
-        const float *row = k + (size_t)j * (size_t)dim;
-        const float *const rows[4] = {row, row + dim, row + 2 * (size_t)dim, row + 3 * (size_t)dim};
+        const float *row = k + (size_t)j * stride;
+        const float *const rows[4] = {row, row + stride, row + 2 * stride, row + 3 * stride};
         __m256 low[4], high[4];
         for (int i = 0; i < 4; i++)
             low[i] = high[i] = _mm256_setzero_ps();
@@ -69,7 +69,7 @@ void pm_avx2_scores(const float *q, const float *k, int dim, int n, float scale,
         _mm_storeu_ps(scores + j, _mm_mul_ps(_mm_set1_ps(scale), reduce4(low, high)));
     }
     for (; j < n; j++)
-        scores[j] = scale * pm_dot_avx2(q, k + (size_t)j * (size_t)dim, dim);
+        scores[j] = scale * pm_dot_avx2(q, k + (size_t)j * stride, dim);
 }
 
 float pm_avx2_softmax(float scores[PM_BLOCK_ROWS], float *max, float *sum)
@@ -97,12 +97,12 @@ float pm_avx2_softmax(float scores[PM_BLOCK_ROWS], float *max, float *sum)
 
 /* Columns [0, 8 * vectors) of acc and v, kept in registers over all rows. */
 static inline __attribute__((always_inline)) void mix_columns(float *acc, __m256 correction, const float *p,
-                                                              const float *v, int dim, int n, const int vectors)
+                                                              const float *v, size_t stride, int n, const int vectors)
 {
     __m256 a[8];
     for (int i = 0; i < vectors; i++)
         a[i] = _mm256_mul_ps(_mm256_loadu_ps(acc + 8 * i), correction);
-    for (int j = 0; j < n; j++, v += dim) {
+    for (int j = 0; j < n; j++, v += stride) {
         __m256 weight = _mm256_broadcast_ss(p + j);
         for (int i = 0; i < vectors; i++)
             a[i] = _mm256_fmadd_ps(weight, _mm256_loadu_ps(v + 8 * i), a[i]);
@@ -111,20 +111,19 @@ static inline __attribute__((always_inline)) void mix_columns(float *acc, __m256
         _mm256_storeu_ps(acc + 8 * i, a[i]);
 }
 
-void pm_avx2_mix(float *acc, float correction, const float *p, const float *v, int dim, int n)
+void pm_avx2_mix(float *acc, float correction, const float *p, const float *v, size_t stride, int dim, int n)
 {
     __m256 factor = _mm256_set1_ps(correction);
     int d = 0;
     for (; d + 64 <= dim; d += 64)
-        mix_columns(acc + d, factor, p, v + d, dim, n, 8);
+        mix_columns(acc + d, factor, p, v + d, stride, n, 8);
     for (; d + 8 <= dim; d += 8)
-        mix_columns(acc + d, factor, p, v + d, dim, n, 1);
+        mix_columns(acc + d, factor, p, v + d, stride, n, 1);
     if (d < dim) {
         __m256i mask = pm_mask8(dim - d);
         __m256 a = _mm256_mul_ps(_mm256_maskload_ps(acc + d, mask), factor);
         for (int j = 0; j < n; j++)
-            a = _mm256_fmadd_ps(_mm256_broadcast_ss(p + j), _mm256_maskload_ps(v + (size_t)j * (size_t)dim + d, mask),
-                                a);
+            a = _mm256_fmadd_ps(_mm256_broadcast_ss(p + j), _mm256_maskload_ps(v + (size_t)j * stride + d, mask), a);
         _mm256_maskstore_ps(acc + d, mask, a);
     }
 }

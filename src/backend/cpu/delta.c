@@ -53,7 +53,7 @@ void pm_scalar_gated_norm(const float *x, const float *norm, const float *z, flo
 
 /* ---- the operation ---- */
 
-enum { CHUNK = 16 }; /* tokens between two passes over the state */
+enum { CHUNK = 32 }; /* tokens between two passes over the state */
 
 typedef struct delta_job {
     const pm_cpu *cpu;
@@ -69,6 +69,7 @@ typedef struct bench {
     float *q, *k;        /* [CHUNK, key_dim] */
     float *v, *out;      /* [CHUNK, value_dim] */
     float *decay, *beta; /* [CHUNK] */
+    float *room;         /* [key_dim, PM_DELTA_STRIP] */
     const float **x;     /* [CHUNK + kernel - 1] inputs of the convolution */
 } bench;
 
@@ -82,6 +83,7 @@ static size_t bench_layout(const pm_gated_delta_args *args, char *base, bench *b
     b->out = pm_take(base, &at, values * sizeof(float));
     b->decay = pm_take(base, &at, CHUNK * sizeof(float));
     b->beta = pm_take(base, &at, CHUNK * sizeof(float));
+    b->room = pm_take(base, &at, (size_t)args->key_dim * PM_DELTA_STRIP * sizeof(float));
     b->x = pm_take(base, &at, (CHUNK + (size_t)args->kernel - 1) * sizeof(*b->x));
     return at;
 }
@@ -142,6 +144,7 @@ static void value_head(const delta_job *job, bench *b, const pm_segment *segment
                                     .v = b->v,
                                     .decay = b->decay,
                                     .beta = b->beta,
+                                    .room = b->room,
                                     .out = b->out,
                                     .key_dim = args->key_dim,
                                     .value_dim = args->value_dim,
@@ -249,6 +252,8 @@ static bool separate(pm_cpu *cpu, int tokens, separated *to, pm_gated_delta_args
 
 int pm_cpu_gated_delta(pm_backend *backend, const pm_batch *batch, const pm_gated_delta_args *args, pm_error *err)
 {
+    if (batch->n_tokens < 1)
+        return PM_OK;
     pm_cpu *cpu = (pm_cpu *)backend;
     separated parts = {.from = args};
     pm_gated_delta_args apart;

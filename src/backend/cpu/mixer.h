@@ -21,21 +21,24 @@ typedef struct pm_delta_args {
     const float *v;            /* [n, value_dim] */
     const float *decay, *beta; /* [n] */
     float *out;                /* [n, value_dim] */
+    float *room;               /* [key_dim, PM_DELTA_STRIP] for the kernel's use */
     int key_dim, value_dim, n;
 } pm_delta_args;
+
+enum { PM_DELTA_STRIP = 32 };
 
 typedef struct pm_mixer_kernels {
     float (*dot)(const float *a, const float *b, int n);
     void (*widen)(const uint16_t *from, float *to, size_t n);  /* f16 to f32 */
     void (*narrow)(const float *from, uint16_t *to, size_t n); /* f32 to f16, nearest even */
 
-    /* scores[j] = scale * dot(q, k[j]) for n rows of k. */
-    void (*scores)(const float *q, const float *k, int dim, int n, float scale, float *scores);
+    /* scores[j] = scale * dot(q, k[j]) for n rows of k, `stride` elements apart. */
+    void (*scores)(const float *q, const float *k, size_t stride, int dim, int n, float scale, float *scores);
     /* One block of an online softmax. Scores become exp(score - new max), where hidden ones (-inf) are 0; *sum and what
      * has been accumulated with it are corrected by exp(old max - new max), which is returned. */
     float (*softmax)(float scores[PM_BLOCK_ROWS], float *max, float *sum);
     /* acc = correction * acc + sum of p[j] v[j], ascending j, for n rows of v. */
-    void (*mix)(float *acc, float correction, const float *p, const float *v, int dim, int n);
+    void (*mix)(float *acc, float correction, const float *p, const float *v, size_t stride, int dim, int n);
     void (*gate)(float *x, const float *gate, int n); /* x *= sigmoid(gate) */
 
     /* y[t][c] = silu(sum of w[c][i] x[t + i][c], ascending i); rows of y are `width` long. */
@@ -55,9 +58,9 @@ extern const pm_mixer_kernels pm_mixer_avx2;
 /* ---- scalar kernels, one file each ---- */
 void pm_scalar_widen(const uint16_t *from, float *to, size_t n);
 void pm_scalar_narrow(const float *from, uint16_t *to, size_t n);
-void pm_scalar_scores(const float *q, const float *k, int dim, int n, float scale, float *scores);
+void pm_scalar_scores(const float *q, const float *k, size_t stride, int dim, int n, float scale, float *scores);
 float pm_scalar_softmax(float scores[PM_BLOCK_ROWS], float *max, float *sum);
-void pm_scalar_mix(float *acc, float correction, const float *p, const float *v, int dim, int n);
+void pm_scalar_mix(float *acc, float correction, const float *p, const float *v, size_t stride, int dim, int n);
 void pm_scalar_gate(float *x, const float *gate, int n);
 void pm_scalar_conv(const pm_conv_args *args, float *y);
 void pm_scalar_delta(const pm_delta_args *args);
@@ -66,9 +69,9 @@ void pm_scalar_gated_norm(const float *x, const float *norm, const float *z, flo
 #if defined(__x86_64__)
 void pm_avx2_widen(const uint16_t *from, float *to, size_t n);
 void pm_avx2_narrow(const float *from, uint16_t *to, size_t n);
-void pm_avx2_scores(const float *q, const float *k, int dim, int n, float scale, float *scores);
+void pm_avx2_scores(const float *q, const float *k, size_t stride, int dim, int n, float scale, float *scores);
 float pm_avx2_softmax(float scores[PM_BLOCK_ROWS], float *max, float *sum);
-void pm_avx2_mix(float *acc, float correction, const float *p, const float *v, int dim, int n);
+void pm_avx2_mix(float *acc, float correction, const float *p, const float *v, size_t stride, int dim, int n);
 void pm_avx2_gate(float *x, const float *gate, int n);
 void pm_avx2_conv(const pm_conv_args *args, float *y);
 void pm_avx2_delta_gates(float A_log, float a, float b, float *decay, float *beta);
