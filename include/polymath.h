@@ -262,7 +262,7 @@ typedef struct pm_op_profile {
     double seconds;
     uint64_t bytes; /* of parameters as stored and of cache rows, read once a call; of states, read and written. Of the
                        experts of a mixture those that were chosen */
-    uint64_t integer_ops; /* multiply-adds times two with quantised weights */
+    uint64_t integer_ops; /* multiply-adds times two with affine, mxfp4 and nvfp4 weights */
     uint64_t float_ops;   /* the others */
 } pm_op_profile;
 
@@ -282,8 +282,8 @@ typedef struct pm_limits {
     int threads;
     double read_bytes_per_second;  /* plain reading of the mapped weights, or of as many as tell memory from cache */
     bool from_cache;               /* they fit into the last-level cache, so that it is this that was measured */
-    double integer_ops_per_second; /* multiply-adds times two of the instruction used for quantised weights */
-    double float_ops_per_second;   /* and for the others */
+    double integer_ops_per_second; /* multiply-adds times two of the instruction used for the former */
+    double float_ops_per_second;   /* and for the latter */
 } pm_limits;
 
 /* Measures them, which takes about a fifth of a second; more the first time, when the weights come from a disk. */

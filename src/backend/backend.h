@@ -199,7 +199,7 @@ typedef struct pm_span {
     size_t bytes;
 } pm_span;
 
-/* Multiply-adds times two a second of the instructions that matrices are multiplied with: those for quantised weights,
+/* Multiply-adds times two a second of the instructions that matrices are multiplied with: those for integers,
  * divided by the passes that exact activations take, and those for float weights. */
 typedef struct pm_peak {
     int threads;

@@ -1,10 +1,16 @@
 #include "backend/cost.h"
 
+/* Formats whose values are small integers times a scale; the others are multiplied as floats. */
+static const bool integers[PM_FORMATS] = {
+    [PM_FORMAT_AFFINE] = true, [PM_FORMAT_MXFP4] = true, [PM_FORMAT_NVFP4] = true};
+
 static uint64_t weight_bytes(const pm_weight *w)
 {
-    uint64_t row = pm_weight_row_bytes(w), scale = pm_weight_scale_bytes(w);
-    row += (w->scales ? scale : 0) + (w->biases ? scale : 0) + (w->bias ? sizeof(float) : 0);
-    return row * (uint64_t)w->out;
+    uint64_t rows = (uint64_t)w->out, scale = pm_weight_scale_bytes(w);
+    uint64_t scale_rows =
+        w->format == PM_FORMAT_FP8 ? (rows + (uint64_t)w->block[0] - 1) / (uint64_t)w->block[0] : rows;
+    return rows * (pm_weight_row_bytes(w) + (w->bias ? sizeof(float) : 0)) +
+           scale_rows * ((w->scales ? scale : 0) + (w->biases ? scale : 0));
 }
 
 /* Adds the product of `w` with n rows; a matrix that meets none is not read. */
@@ -12,8 +18,8 @@ static void add_product(pm_cost *cost, const pm_weight *w, int64_t n)
 {
     if (n == 0)
         return;
-    bool floats = w->format == PM_FORMAT_F32 || w->format == PM_FORMAT_F16 || w->format == PM_FORMAT_BF16;
-    *(floats ? &cost->float_ops : &cost->integer_ops) += 2 * (uint64_t)n * (uint64_t)w->out * (uint64_t)w->in;
+    *(integers[w->format] ? &cost->integer_ops : &cost->float_ops) +=
+        2 * (uint64_t)n * (uint64_t)w->out * (uint64_t)w->in;
     cost->bytes += weight_bytes(w);
 }
 

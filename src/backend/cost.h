@@ -7,7 +7,7 @@
  *
  * Arithmetic is multiply-adds times two, of matrices, convolutions, attention and the delta rule; norms, activations,
  * exponentials and the quantising of inputs do not count. It is told apart by the instructions that carry it out:
- * integers for quantised weights, floats for the rest. */
+ * integers for weights that are small integers times a scale (affine, mxfp4, nvfp4), floats for the rest. */
 #ifndef PM_COST_H
 #define PM_COST_H
 

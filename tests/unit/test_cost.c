@@ -56,6 +56,32 @@ static void matrices(void **state)
     check(pm_cost_linear(&(pm_batch){.n_tokens = 1}, &args), bytes + 512, 3 * 128 * 2, 5 * 128 * 2);
 }
 
+/* The scales of a format are counted in its own type and number. */
+static void formats(void **state)
+{
+    (void)state;
+    const pm_weight *w[1];
+    pm_linear_args args = {.n = 1, .w = w};
+    pm_batch one = {.n_tokens = 1};
+    pm_weight mx = matrix(PM_FORMAT_MXFP4, 3, 64), nv = matrix(PM_FORMAT_NVFP4, 3, 64);
+    pm_weight mx8 = matrix(PM_FORMAT_MXFP8, 3, 64), fp8 = matrix(PM_FORMAT_FP8, 130, 200);
+    mx.scales = mx8.scales = nv.scales = fp8.scales = &some;
+    mx.scale_type = mx8.scale_type = PM_SCALE_E8M0;
+    mx.group = mx8.group = 32;
+    nv.scale_type = PM_SCALE_E4M3;
+    nv.group = 16;
+    fp8.scale_type = PM_SCALE_F32;
+    fp8.block[0] = fp8.block[1] = 128;
+    w[0] = &mx;
+    check(pm_cost_linear(&one, &args), 3 * (32 + 2), 3 * 64 * 2, 0);
+    w[0] = &nv;
+    check(pm_cost_linear(&one, &args), 3 * (32 + 4), 3 * 64 * 2, 0);
+    w[0] = &mx8;
+    check(pm_cost_linear(&one, &args), 3 * (64 + 2), 0, 3 * 64 * 2);
+    w[0] = &fp8; /* two by two blocks */
+    check(pm_cost_linear(&one, &args), 130 * 200 + 4 * 4, 0, 130 * 200 * 2);
+}
+
 static void cached_rows(void **state)
 {
     (void)state;
@@ -124,8 +150,9 @@ static void outputs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(embedding),  cmocka_unit_test(matrices), cmocka_unit_test(cached_rows),
-        cmocka_unit_test(delta_rule), cmocka_unit_test(experts),  cmocka_unit_test(outputs),
+        cmocka_unit_test(embedding),   cmocka_unit_test(matrices),   cmocka_unit_test(formats),
+        cmocka_unit_test(cached_rows), cmocka_unit_test(delta_rule), cmocka_unit_test(experts),
+        cmocka_unit_test(outputs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
