@@ -282,8 +282,8 @@ typedef struct pm_limits {
     int threads;
     double read_bytes_per_second;  /* plain reading of the mapped weights, or of as many as tell memory from cache */
     bool from_cache;               /* they fit into the last-level cache, so that it is this that was measured */
-    double integer_ops_per_second; /* multiply-adds times two of the instruction used for the former */
-    double float_ops_per_second;   /* and for the latter */
+    double integer_ops_per_second; /* integer_ops and float_ops of the instructions that are used for them */
+    double float_ops_per_second;
 } pm_limits;
 
 /* Measures them, which takes about a fifth of a second; more the first time, when the weights come from a disk. */

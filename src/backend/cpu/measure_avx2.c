@@ -38,27 +38,27 @@ static uint64_t integers_avx2(int rounds)
 {
     __m256i acc[CHAINS], factor = _mm256_set1_epi16((short)(rounds | 1)), sum = _mm256_setzero_si256();
     for (int j = 0; j < CHAINS; j++)
-        acc[j] = _mm256_set1_epi16((short)(j + 1));
+        acc[j] = _mm256_xor_si256(factor, _mm256_set1_epi16((short)j));
     for (int i = 0; i < rounds; i++)
         for (int j = 0; j < CHAINS; j++)
             acc[j] = _mm256_madd_epi16(acc[j], factor);
     for (int j = 0; j < CHAINS; j++)
-        sum = _mm256_xor_si256(sum, acc[j]);
+        sum = _mm256_add_epi32(sum, acc[j]);
     return fold(sum);
 }
 
 static uint64_t floats_avx2(int rounds)
 {
     __m256 acc[CHAINS], factor = _mm256_set1_ps(1.0f / (float)(rounds + 1)), one = _mm256_set1_ps(1);
-    __m256i sum = _mm256_setzero_si256();
+    __m256 sum = _mm256_setzero_ps();
     for (int j = 0; j < CHAINS; j++)
         acc[j] = _mm256_set1_ps((float)j);
     for (int i = 0; i < rounds; i++)
         for (int j = 0; j < CHAINS; j++)
             acc[j] = _mm256_fmadd_ps(acc[j], factor, one);
     for (int j = 0; j < CHAINS; j++)
-        sum = _mm256_xor_si256(sum, _mm256_castps_si256(acc[j]));
-    return fold(sum);
+        sum = _mm256_add_ps(sum, acc[j]);
+    return fold(_mm256_castps_si256(sum));
 }
 
 const pm_measure_kernels pm_measure_avx2 = {read_avx2, integers_avx2, floats_avx2, 2 * 16 * CHAINS, 2 * 8 * CHAINS};
