@@ -424,8 +424,8 @@ static bool compare(tpl_run *run, tpl_op op, tpl_value a, tpl_value b, bool *out
     static const char *const texts[] = {[TPL_LT] = "<", [TPL_LE] = "<=", [TPL_GT] = ">", [TPL_GE] = ">="};
     int order;
     if (op == TPL_EQ || op == TPL_NE) {
-        *out = pm_tpl_equal(a, b) == (op == TPL_EQ);
-        return true;
+        *out = pm_tpl_equal(run, a, b) == (op == TPL_EQ);
+        return run->status == PM_OK;
     }
     if (op == TPL_IN || op == TPL_NOT_IN) {
         if (!pm_tpl_contains(run, b, a, out))

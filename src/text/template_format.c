@@ -285,7 +285,7 @@ static bool next_percent(tpl_run *run, tpl_value args, const tpl_str *name, size
     bool tuple = args.kind == TPL_SEQ && args.seq->flavour == TPL_TUPLE;
     if (name) {
         const tpl_value *found =
-            args.kind == TPL_DICT ? pm_tpl_dict_get(args.dict, (tpl_value){.kind = TPL_STR, .s = name}) : NULL;
+            args.kind == TPL_DICT ? pm_tpl_dict_get(run, args.dict, (tpl_value){.kind = TPL_STR, .s = name}) : NULL;
         if (!found)
             return pm_tpl_fail(run, PM_ERR_INVALID, "the format wants a value named '%.*s'", (int)name->len,
                                name->data);
@@ -342,9 +342,10 @@ static bool put_percent(tpl_run *run, const tpl_str *s, size_t *at, tpl_value ar
     if (type == 'i' || type == 'u')
         type = 'd';
     bool text = type == 's' || type == 'r';
-    if (!text && (!pm_tpl_is_number(value) || (strchr("xXo", type) && value.kind == TPL_FLOAT) ||
-                  (type == 'd' && value.kind == TPL_FLOAT && !(fabs(value.f) < 0x1p63))))
+    if (!text && (!pm_tpl_is_number(value) || (strchr("xXo", type) && value.kind == TPL_FLOAT)))
         return pm_tpl_fail(run, PM_ERR_INVALID, "%%%c needs a number, not a %s", type, pm_tpl_type(value));
+    if (type == 'd' && value.kind == TPL_FLOAT && !(fabs(value.f) < 0x1p63))
+        return pm_tpl_fail(run, PM_ERR_UNSUPPORTED, "%%d: the number does not fit 64 bits");
     if (!text && f.zero && f.align == '>') {
         f.fill = '0';
         f.align = '=';
@@ -376,7 +377,9 @@ bool pm_tpl_percent(tpl_run *run, const tpl_str *format, tpl_value args, tpl_val
     }
     pm_tpl_put_piece(run, format, plain, format->len);
     bool tuple = args.kind == TPL_SEQ && args.seq->flavour == TPL_TUPLE;
-    bool mapping = args.kind == TPL_DICT || (args.kind == TPL_SEQ && !tuple);
+    /* Like Python, leave what could be a mapping unused: all that has items and is no string or tuple. */
+    bool mapping = args.kind == TPL_DICT || args.kind == TPL_UNDEFINED ||
+                   (args.kind == TPL_SEQ && (args.seq->flavour == TPL_LIST || args.seq->flavour == TPL_RANGE));
     if (tuple ? used < args.seq->n : !used && !mapping)
         return pm_tpl_fail(run, PM_ERR_INVALID, "not all values were used by the format");
     return pm_tpl_take(run, mark, format->markup, out);
@@ -487,7 +490,7 @@ static bool put_formatted(tpl_run *run, const tpl_str *spec, const tpl_args *arg
     bool plain = at >= spec->len;
     if (!read_spec(run, spec, at, &f))
         return false;
-    bool number = !conversion && pm_tpl_is_number(value) && value.kind != TPL_BOOL;
+    bool number = !conversion && pm_tpl_is_number(value) && !(plain && value.kind == TPL_BOOL);
     bool wants_number = f.type && f.type != 's';
     if ((wants_number && (!pm_tpl_is_number(value) || conversion)) || (f.type == 's' && number) ||
         (f.type && strchr("dxXo", f.type) && value.kind == TPL_FLOAT) || (f.alternate && !wants_number))
@@ -498,7 +501,7 @@ static bool put_formatted(tpl_run *run, const tpl_str *spec, const tpl_args *arg
                            (int)spec->len, spec->data);
     char type = f.type;
     if (number && !type)
-        type = value.kind == TPL_INT ? 'd' : 0;
+        type = value.kind == TPL_FLOAT ? 0 : 'd';
     if (!type && (f.sign || (number && f.precision >= 0) || (!number && f.align == '=')))
         return pm_tpl_fail(run, PM_ERR_UNSUPPORTED, "the format '%.*s' is not supported", (int)spec->len, spec->data);
     if (f.zero && !f.align) {

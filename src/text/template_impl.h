@@ -411,8 +411,8 @@ bool pm_tpl_append(tpl_run *run, tpl_seq *seq, tpl_value value);
 bool pm_tpl_pair(tpl_run *run, tpl_value a, tpl_value b, uint8_t trust, tpl_value *out); /* a tuple of two */
 bool pm_tpl_dict_new(tpl_run *run, tpl_kind kind, size_t cap, uint8_t trust, tpl_value *out);
 bool pm_tpl_dict_set(tpl_run *run, tpl_dict *dict, tpl_value key, tpl_value value);
-const tpl_value *pm_tpl_dict_get(const tpl_dict *dict, tpl_value key);
-const tpl_value *pm_tpl_dict_find(const tpl_dict *dict, const char *key);
+const tpl_value *pm_tpl_dict_get(tpl_run *run, const tpl_dict *dict, tpl_value key);
+const tpl_value *pm_tpl_dict_find(tpl_run *run, const tpl_dict *dict, const char *key);
 bool pm_tpl_hashable(tpl_value value);
 
 uint8_t pm_tpl_str_trust(const tpl_str *s); /* 1 when every byte is trusted */
@@ -424,7 +424,7 @@ bool pm_tpl_is_int(tpl_value value);    /* bool, int */
 int64_t pm_tpl_as_int(tpl_value value);
 double pm_tpl_as_float(tpl_value value);
 bool pm_tpl_truth(tpl_value value);
-bool pm_tpl_equal(tpl_value a, tpl_value b);
+bool pm_tpl_equal(tpl_run *run, tpl_value a, tpl_value b);
 bool pm_tpl_order(tpl_run *run, tpl_value a, tpl_value b, const char *op, int *out); /* -1, 0, 1; 2: NaN */
 bool pm_tpl_contains(tpl_run *run, tpl_value container, tpl_value item, bool *out);
 bool pm_tpl_iterable(tpl_value value);

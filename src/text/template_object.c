@@ -11,7 +11,7 @@ static bool dict_get(tpl_run *run, const tpl_call *call, tpl_value *out)
 {
     if (!pm_tpl_hashable(call->arg[0]))
         return pm_tpl_fail(run, PM_ERR_INVALID, "a %s cannot be the key of a dict", pm_tpl_type(call->arg[0]));
-    const tpl_value *found = pm_tpl_dict_get(call->self.dict, call->arg[0]);
+    const tpl_value *found = pm_tpl_dict_get(run, call->self.dict, call->arg[0]);
     *out = found ? *found : call->arg[1].kind == TPL_MISSING ? pm_tpl_none() : call->arg[1];
     return true;
 }
@@ -62,7 +62,7 @@ static bool copy(tpl_run *run, const tpl_call *call, tpl_value *out)
 static bool seq_index(tpl_run *run, const tpl_call *call, tpl_value *out)
 {
     for (size_t i = 0; i < call->self.seq->n; i++) {
-        if (pm_tpl_equal(call->self.seq->items[i], call->arg[0])) {
+        if (pm_tpl_equal(run, call->self.seq->items[i], call->arg[0])) {
             *out = pm_tpl_int((int64_t)i, call->self.trust);
             return pm_tpl_step(run, i);
         }
@@ -74,7 +74,7 @@ static bool seq_count(tpl_run *run, const tpl_call *call, tpl_value *out)
 {
     int64_t n = 0;
     for (size_t i = 0; i < call->self.seq->n; i++)
-        n += pm_tpl_equal(call->self.seq->items[i], call->arg[0]);
+        n += pm_tpl_equal(run, call->self.seq->items[i], call->arg[0]);
     *out = pm_tpl_int(n, call->self.trust);
     return pm_tpl_step(run, call->self.seq->n);
 }
@@ -162,7 +162,7 @@ static bool loop_changed(tpl_run *run, const tpl_call *call, tpl_value *out)
     for (size_t i = 0; i < call->args->n; i++)
         if (!pm_tpl_append(run, now.seq, call->args->pos[i]))
             return false;
-    *out = pm_tpl_bool(!pm_tpl_equal(call->self.loop->changed, now));
+    *out = pm_tpl_bool(!pm_tpl_equal(run, call->self.loop->changed, now));
     call->self.loop->changed = now;
     return true;
 }
@@ -251,7 +251,7 @@ static bool attribute(tpl_run *run, tpl_value object, const char *name, bool *fo
     if (object.kind == TPL_MACRO)
         return macro_attr(run, object.macro->macro, name, out);
     if (object.kind == TPL_NAMESPACE) {
-        const tpl_value *value = pm_tpl_dict_find(object.dict, name);
+        const tpl_value *value = pm_tpl_dict_find(run, object.dict, name);
         *found = value != NULL;
         if (value)
             *out = *value;
@@ -276,7 +276,7 @@ bool pm_tpl_getattr(tpl_run *run, tpl_value object, const char *name, tpl_value 
     const char *owner = pm_tpl_type(object);
     if (!attribute(run, object, name, &found, out) || found)
         return run->status == PM_OK;
-    const tpl_value *value = object.kind == TPL_DICT ? pm_tpl_dict_find(object.dict, name) : NULL;
+    const tpl_value *value = object.kind == TPL_DICT ? pm_tpl_dict_find(run, object.dict, name) : NULL;
     if (!value)
         return pm_tpl_undefined(run, NULL, owner, name, out);
     *out = *value;
@@ -296,7 +296,7 @@ static bool item(tpl_run *run, tpl_value object, tpl_value key, bool *found, tpl
 {
     *found = false;
     if (object.kind == TPL_DICT) {
-        const tpl_value *value = pm_tpl_hashable(key) ? pm_tpl_dict_get(object.dict, key) : NULL;
+        const tpl_value *value = pm_tpl_hashable(key) ? pm_tpl_dict_get(run, object.dict, key) : NULL;
         if (value) {
             *found = true;
             *out = *value;
@@ -472,6 +472,8 @@ static bool make_dict(tpl_run *run, const tpl_call *call, tpl_kind kind, tpl_val
     if (call->args->n) {
         tpl_value from = call->args->pos[0], *items = NULL;
         size_t n;
+        if (from.kind == TPL_UNDEFINED)
+            return pm_tpl_fail_undefined(run, from);
         out->trust = from.trust;
         if (!pm_tpl_items(run, from, &items, &n))
             return false;

@@ -426,7 +426,7 @@ bool pm_tpl_filter_groupby(tpl_run *run, const tpl_call *call, tpl_value *out)
     if (!a || !sorted(run, a, n, false, 1, &list) || !pm_tpl_seq_new(run, TPL_LIST, 0, pm_tpl_trust(call->self), out))
         return false;
     for (size_t i = 0; i < n; i++) {
-        if (!i || !pm_tpl_equal(a[i].key, last)) {
+        if (!i || !pm_tpl_equal(run, a[i].key, last)) {
             last = a[i].key;
             if (!dotted(run, a[i].item, call->arg[0], call->arg[1], &shown) ||
                 !pm_tpl_seq_new(run, TPL_LIST, 0, out->trust, &group) ||

@@ -58,7 +58,8 @@ static bool test_upper(tpl_run *run, const tpl_call *call, tpl_value *out)
 static bool test_remainder(tpl_run *run, tpl_value value, tpl_value divisor, int wanted, tpl_value *out)
 {
     tpl_value rest;
-    return pm_tpl_binary(run, TPL_MOD, value, divisor, &rest) && answer(out, pm_tpl_equal(rest, pm_tpl_int(wanted, 1)));
+    return pm_tpl_binary(run, TPL_MOD, value, divisor, &rest) &&
+           answer(out, pm_tpl_equal(run, rest, pm_tpl_int(wanted, 1)));
 }
 
 static bool test_odd(tpl_run *run, const tpl_call *call, tpl_value *out)
@@ -91,18 +92,18 @@ static bool test_sameas(tpl_run *run, const tpl_call *call, tpl_value *out)
     if (same && (a.kind == TPL_SEQ || a.kind == TPL_DICT))
         same = a.seq == b.seq;
     else if (same)
-        same = pm_tpl_equal(a, b);
+        same = pm_tpl_equal(run, a, b);
     return answer(out, same);
 }
 
 static bool test_eq(tpl_run *run, const tpl_call *call, tpl_value *out)
 {
-    return pm_tpl_step(run, 1) && answer(out, pm_tpl_equal(call->self, call->arg[0]));
+    return pm_tpl_step(run, 1) && answer(out, pm_tpl_equal(run, call->self, call->arg[0]));
 }
 
 static bool test_ne(tpl_run *run, const tpl_call *call, tpl_value *out)
 {
-    return pm_tpl_step(run, 1) && answer(out, !pm_tpl_equal(call->self, call->arg[0]));
+    return pm_tpl_step(run, 1) && answer(out, !pm_tpl_equal(run, call->self, call->arg[0]));
 }
 
 static bool test_lt(tpl_run *run, const tpl_call *call, tpl_value *out)
@@ -130,8 +131,10 @@ static bool test_ge(tpl_run *run, const tpl_call *call, tpl_value *out)
 }
 
 /* 'name' is filter, 'name' is test */
-static bool known(const tpl_call *call, const tpl_builtin *(*find)(const char *), tpl_value *out)
+static bool known(tpl_run *run, const tpl_call *call, const tpl_builtin *(*find)(const char *), tpl_value *out)
 {
+    if (!pm_tpl_hashable(call->self))
+        return pm_tpl_fail(run, PM_ERR_INVALID, "%s: needs a name, not a %s", call->name, pm_tpl_type(call->self));
     char name[64] = "";
     if (call->self.kind == TPL_STR && call->self.s->len < sizeof(name))
         memcpy(name, call->self.s->data, call->self.s->len);
@@ -140,14 +143,12 @@ static bool known(const tpl_call *call, const tpl_builtin *(*find)(const char *)
 
 static bool test_filter(tpl_run *run, const tpl_call *call, tpl_value *out)
 {
-    (void)run;
-    return known(call, pm_tpl_filter, out);
+    return known(run, call, pm_tpl_filter, out);
 }
 
 static bool test_test(tpl_run *run, const tpl_call *call, tpl_value *out)
 {
-    (void)run;
-    return known(call, pm_tpl_test, out);
+    return known(run, call, pm_tpl_test, out);
 }
 
 static const tpl_builtin tests[] = {{"defined", test_defined, 0, {NULL}},

@@ -159,7 +159,8 @@ bool pm_tpl_hashable(tpl_value value)
                 return false;
         return true;
     }
-    return value.kind != TPL_DICT && !(value.kind == TPL_SEQ && value.seq->flavour == TPL_LIST);
+    return value.kind != TPL_DICT &&
+           !(value.kind == TPL_SEQ && (value.seq->flavour == TPL_LIST || value.seq->flavour == TPL_VIEW));
 }
 
 /* Equal keys have equal hashes; numbers of any type are hashed by their value. */
@@ -180,16 +181,18 @@ static uint64_t hash(tpl_value key)
     return h;
 }
 
-static int64_t find(const tpl_dict *dict, tpl_value key)
+static int64_t find(tpl_run *run, const tpl_dict *dict, tpl_value key)
 {
+    if (!pm_tpl_step(run, key.kind == TPL_STR ? key.s->len / 64 : 1))
+        return -1;
     if (!dict->index) {
         for (size_t i = 0; i < dict->n; i++)
-            if (pm_tpl_equal(dict->keys[i], key))
+            if (pm_tpl_equal(run, dict->keys[i], key))
                 return (int64_t)i;
         return -1;
     }
     for (size_t slot = hash(key) & (dict->index_cap - 1); dict->index[slot]; slot = (slot + 1) & (dict->index_cap - 1))
-        if (pm_tpl_equal(dict->keys[dict->index[slot] - 1], key))
+        if (pm_tpl_equal(run, dict->keys[dict->index[slot] - 1], key))
             return dict->index[slot] - 1;
     return -1;
 }
@@ -207,7 +210,7 @@ bool pm_tpl_dict_set(tpl_run *run, tpl_dict *dict, tpl_value key, tpl_value valu
     enum { LINEAR = 8 };
     if (!pm_tpl_hashable(key))
         return pm_tpl_fail(run, PM_ERR_INVALID, "a %s cannot be the key of a dict", pm_tpl_type(key));
-    int64_t at = find(dict, key);
+    int64_t at = find(run, dict, key);
     if (!deepen(run, &dict->depth, key) || !deepen(run, &dict->depth, value))
         return false;
     if (at >= 0) {
@@ -235,16 +238,16 @@ bool pm_tpl_dict_set(tpl_run *run, tpl_dict *dict, tpl_value key, tpl_value valu
     return pm_tpl_step(run, 1);
 }
 
-const tpl_value *pm_tpl_dict_get(const tpl_dict *dict, tpl_value key)
+const tpl_value *pm_tpl_dict_get(tpl_run *run, const tpl_dict *dict, tpl_value key)
 {
-    int64_t at = find(dict, key);
+    int64_t at = find(run, dict, key);
     return at < 0 ? NULL : &dict->values[at];
 }
 
-const tpl_value *pm_tpl_dict_find(const tpl_dict *dict, const char *key)
+const tpl_value *pm_tpl_dict_find(tpl_run *run, const tpl_dict *dict, const char *key)
 {
     tpl_str s = {.data = key, .len = strlen(key)};
-    return pm_tpl_dict_get(dict, (tpl_value){.kind = TPL_STR, .s = &s});
+    return pm_tpl_dict_get(run, dict, (tpl_value){.kind = TPL_STR, .s = &s});
 }
 
 /* ---- numbers ---- */
@@ -306,32 +309,51 @@ bool pm_tpl_truth(tpl_value value)
     }
 }
 
-static bool equal_dicts(const tpl_dict *a, const tpl_dict *b)
+static bool equal_dicts(tpl_run *run, const tpl_dict *a, const tpl_dict *b)
 {
     if (a->n != b->n)
         return false;
     for (size_t i = 0; i < a->n; i++) {
-        const tpl_value *other = pm_tpl_dict_get(b, a->keys[i]);
-        if (!other || !pm_tpl_equal(a->values[i], *other))
+        const tpl_value *other = pm_tpl_dict_get(run, b, a->keys[i]);
+        if (!other || !pm_tpl_equal(run, a->values[i], *other))
             return false;
     }
     return true;
 }
 
-static bool equal_seqs(const tpl_seq *a, const tpl_seq *b)
+/* Views of keys and of items are sets; views of values are equal to themselves only. */
+static bool equal_views(tpl_run *run, const tpl_seq *a, const tpl_seq *b)
+{
+    if (strcmp(a->view, b->view) != 0 || !strcmp(a->view, "dict_values"))
+        return false;
+    for (size_t i = 0; i < a->n; i++) {
+        bool found = false;
+        for (size_t k = 0; k < b->n && !found; k++)
+            found = pm_tpl_equal(run, a->items[i], b->items[k]);
+        if (!found)
+            return false;
+    }
+    return true;
+}
+
+static bool equal_seqs(tpl_run *run, const tpl_seq *a, const tpl_seq *b)
 {
     if (a == b)
         return true;
-    if (a->flavour != b->flavour || a->n != b->n || a->flavour == TPL_VIEW || a->flavour == TPL_GENERATOR)
+    if (a->flavour != b->flavour || a->n != b->n || a->flavour == TPL_GENERATOR)
         return false;
+    if (a->flavour == TPL_VIEW)
+        return equal_views(run, a, b);
     for (size_t i = 0; i < a->n; i++)
-        if (!pm_tpl_equal(a->items[i], b->items[i]))
+        if (!pm_tpl_equal(run, a->items[i], b->items[i]))
             return false;
     return true;
 }
 
-bool pm_tpl_equal(tpl_value a, tpl_value b)
+bool pm_tpl_equal(tpl_run *run, tpl_value a, tpl_value b)
 {
+    if (!pm_tpl_step(run, 1))
+        return false;
     if (pm_tpl_is_number(a) && pm_tpl_is_number(b))
         return compare_numbers(a, b) == 0;
     if (a.kind != b.kind)
@@ -339,9 +361,11 @@ bool pm_tpl_equal(tpl_value a, tpl_value b)
     switch ((tpl_kind)a.kind) {
     case TPL_UNDEFINED:
     case TPL_NONE: return true;
-    case TPL_STR: return a.s->len == b.s->len && (!a.s->len || !memcmp(a.s->data, b.s->data, a.s->len));
-    case TPL_SEQ: return equal_seqs(a.seq, b.seq);
-    case TPL_DICT: return equal_dicts(a.dict, b.dict);
+    case TPL_STR:
+        return a.s->len == b.s->len && pm_tpl_step(run, a.s->len / 64) &&
+               (!a.s->len || !memcmp(a.s->data, b.s->data, a.s->len));
+    case TPL_SEQ: return equal_seqs(run, a.seq, b.seq);
+    case TPL_DICT: return equal_dicts(run, a.dict, b.dict);
     case TPL_METHOD: return a.method->builtin == b.method->builtin && a.method->self.dict == b.method->self.dict;
     default: return a.dict == b.dict; /* the same object */
     }
@@ -365,7 +389,7 @@ bool pm_tpl_order(tpl_run *run, tpl_value a, tpl_value b, const char *op, int *o
     if (a.kind == TPL_SEQ && b.kind == TPL_SEQ && a.seq->flavour == b.seq->flavour &&
         (a.seq->flavour == TPL_LIST || a.seq->flavour == TPL_TUPLE)) {
         for (size_t i = 0; i < a.seq->n && i < b.seq->n; i++)
-            if (!pm_tpl_equal(a.seq->items[i], b.seq->items[i]))
+            if (!pm_tpl_equal(run, a.seq->items[i], b.seq->items[i]))
                 return pm_tpl_order(run, a.seq->items[i], b.seq->items[i], op, out);
         *out = a.seq->n < b.seq->n ? -1 : a.seq->n > b.seq->n;
         return true;
@@ -384,8 +408,11 @@ bool pm_tpl_iterable(tpl_value value)
            value.kind == TPL_LOOP;
 }
 
-static bool characters(tpl_run *run, const tpl_str *s, tpl_value **items, size_t *n)
+/* The characters of a string. Iterating Markup gives plain text. */
+static bool characters(tpl_run *run, const tpl_str *text, tpl_value **items, size_t *n)
 {
+    tpl_str plain = *text, *s = &plain;
+    plain.markup = false;
     size_t count = pm_tpl_chars(s->data, s->len), at = 0;
     if (!pm_tpl_step(run, count))
         return false;
@@ -454,16 +481,18 @@ bool pm_tpl_contains(tpl_run *run, tpl_value container, tpl_value item, bool *ou
     if (container.kind == TPL_DICT) {
         if (!pm_tpl_hashable(item))
             return pm_tpl_fail(run, PM_ERR_INVALID, "a %s cannot be the key of a dict", pm_tpl_type(item));
-        *out = pm_tpl_dict_get(container.dict, item) != NULL;
-        return true;
+        *out = pm_tpl_dict_get(run, container.dict, item) != NULL;
+        return run->status == PM_OK;
     }
     if (container.kind == TPL_LOOP || !pm_tpl_iterable(container))
         return pm_tpl_fail(run, PM_ERR_INVALID, "a %s cannot be searched with 'in'", pm_tpl_type(container));
     if (container.kind != TPL_SEQ)
         return true;
     tpl_seq *seq = container.seq;
+    if (seq->view && !strcmp(seq->view, "dict_keys") && !pm_tpl_hashable(item))
+        return pm_tpl_fail(run, PM_ERR_INVALID, "a %s cannot be the key of a dict", pm_tpl_type(item));
     for (size_t i = seq->start; i < seq->n && !*out; i++) {
-        *out = pm_tpl_equal(seq->items[i], item);
+        *out = pm_tpl_equal(run, seq->items[i], item);
         if (seq->flavour == TPL_GENERATOR)
             seq->start = i + 1;
         if (!pm_tpl_step(run, 1))

@@ -667,6 +667,8 @@ REFUSED = {
     "{% block a %}x{% endblock %}": "block",
     "{% import 'x' as y %}": "import",
     "{{ i.real }}": "no text",
+    "{{ d.keys() - ['b'] }}": "dict view",
+    "{{ d.keys() <= d.keys() }}": "dict view",
     "{{ strftime_now('%f') }}": "%f",
     "{{ 'x' ~ '\\N{BULLET}' }}": "\\N",
 }
@@ -675,6 +677,43 @@ REFUSED = {
 @pytest.mark.parametrize("snippet", SNIPPETS)
 def test_snippet(render, snippet):
     check(render, snippet, DATA)
+
+
+VALUES = """
+nope; none; t; 0; 7; -3; 2.5; ''; 'a'; s; u; html; (html|safe); []; l; ls; [[1],[2]]; (1,); {}; d; people; range(3); d.items()
+d.keys(); (l|map('string')); namespace(a=1); json; '12'; ' 3.5 '; [none,nope]; {'a':1,1:2}; '%s'; 1e300; -0.0; lines
+"""
+OPERATIONS = """
+X|abs; X|batch(2)|list; X|capitalize; X|center(5); X|count; X|default('x'); X|dictsort; X|e; X|first; X|float; X|format(1)
+X|indent; X|int; X|items|list; X|join; X|join('-'); X|last; X|length; X|list; X|lower; X|map('upper')|list; X|map(attribute='a')|list
+X|max; X|min; X|reject|list; X|rejectattr('a')|list; X|replace('a','b'); X|reverse|list; X|round; X|safe; X|select|list
+X|slice(2)|list; X|sort; X|string; X|sum; X|title; X|tojson; X|trim; X|unique|list; X|upper; X|wordcount; X|tojson(indent=1)
+X is none; X is string; X is mapping; X is iterable; X is sequence; X is boolean; X is number; X is callable; X is escaped; X is lower
+X is odd; X is divisibleby(2); X is in([1]); X is eq(1); X is lt(2); X is filter; X is defined; X is true; X is integer; X is float
+X[0]; X[-1]; X['a']; X.a; X.upper(); X.items(); X.get('b'); X.split(); X.0; X[none]; X[nope]; X(); X.join(['x']); X.count(1); X.copy()
+not X; -X; +X; [X]; {X: 1}; '%s %r' % (X, X); '%d' % X; '%s' % X; '{} {!r}'.format(X, X); 'abc'.replace('b', X); 'abc'.split(X)
+'abc'[X]; range(X)|list; dict(X); 'abc'|indent(X); l|join(X); 'a'.join(X); 'abc'.startswith(X); X ~ X; X + X; X * 2; 2 * X; X % 2
+X / 2; X // 2; X ** 2; X == X; X != X; X < 'b'; X <= 2; X in l; X in d; X in 'abc'; 1 in X; 'a' in X; X and 1; X or 1; X + 1; 1 + X; X + 'a'
+"""
+
+
+def pieces(text):
+    return [piece.strip() for line in text.strip().split("\n") for piece in line.split(";")]
+
+
+@pytest.mark.parametrize("operation", pieces(OPERATIONS))
+def test_operation_on_all_kinds(render, operation):
+    """The same as jinja2 for every kind of value. Only what has no printable text, or no 64 bits, may be refused."""
+    for value in pieces(VALUES):
+        snippet = "{{ " + operation.replace("X", value if value != "-3" else "(-3)") + " }}"
+        want = reference(snippet, DATA)
+        if isinstance(want, Exception) or not any(sign in want for sign in ("object at 0x", "<Namespace", "<generator")):
+            got = render(snippet, DATA)
+            if "error" not in got or not any(words in got["error"] for words in ("64 bits", "has no text")):
+                try:
+                    check(render, snippet, DATA)
+                except AssertionError as error:
+                    raise AssertionError(f"{snippet}: {error}") from error
 
 
 @pytest.mark.parametrize("snippet", REFUSED)
