@@ -1,0 +1,171 @@
+/* Opening a model and generating one answer, as run and chat do. */
+#include "cli.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+pm_engine_options pm_engine_flags(const pm_args *args)
+{
+    return (pm_engine_options){
+        .threads = (int)args->value[PM_OPT_THREADS].integer,
+        .ctx = (int)args->value[PM_OPT_CTX].integer,
+        .kv_type = args->value[PM_OPT_KV_TYPE].integer == 1 ? PM_KV_F32 : PM_KV_F16,
+    };
+}
+
+static void on_load(void *user, double fraction)
+{
+    pm_progress_show(user, fraction);
+}
+
+int pm_open(pm_opened *opened, const char *dir, const pm_args *args)
+{
+    *opened = (pm_opened){.dir = dir};
+    if (!dir) {
+        if (!pm_bundled_model(opened->bundled, sizeof(opened->bundled)))
+            return pm_cli_fail("no MODEL was given and the bundled model (models/default) was not found");
+        opened->dir = opened->bundled;
+    }
+    pm_progress progress;
+    pm_progress_start(&progress, "loading");
+    pm_engine_options options = pm_engine_flags(args);
+    options.progress = on_load;
+    options.user = &progress;
+    pm_error err;
+    int status = pm_engine_open(&opened->engine, opened->dir, &options, &err);
+    if (status == PM_OK)
+        status = pm_session_new(&opened->session, opened->engine, &err);
+    pm_progress_clear(&progress);
+    opened->load_seconds = pm_seconds() - progress.start;
+    if (status != PM_OK) {
+        pm_close(opened);
+        return pm_cli_fail("%s", err.message);
+    }
+    if (args->value[PM_OPT_VERBOSE].given) {
+        pm_info info;
+        pm_engine_info(opened->engine, &info);
+        fprintf(stderr, "model: %s, %s, %s, context %d; %s; loaded in %.3f s\n", opened->dir, info.family, info.formats,
+                info.ctx, info.device, opened->load_seconds);
+    }
+    return PM_EXIT_OK;
+}
+
+void pm_close(pm_opened *opened)
+{
+    if (opened->session)
+        pm_session_free(opened->session);
+    pm_engine_close(opened->engine);
+    opened->session = NULL;
+    opened->engine = NULL;
+}
+
+/* What the callbacks of one answer share. */
+typedef struct answer {
+    pm_progress progress;
+    bool stream;
+    int write_error; /* errno of a failed write, else 0 */
+    char last;       /* the last byte written */
+} answer;
+
+static void on_prompt(void *user, size_t done, size_t total)
+{
+    answer *a = user;
+    pm_progress_show(&a->progress, total ? (double)done / (double)total : 1);
+}
+
+static int on_text(void *user, const char *text, size_t len)
+{
+    answer *a = user;
+    pm_progress_clear(&a->progress);
+    if (!a->stream || len == 0)
+        return 0;
+    a->last = text[len - 1];
+    if (pm_cli_write(text, len))
+        return 0;
+    a->write_error = errno;
+    return 1;
+}
+
+/* The model's sampling with the flags over it. A random seed keeps to 53 bits, which every JSON reader holds. */
+static int choose_sampling(pm_sampling *out, const pm_engine *engine, const pm_args *args)
+{
+    const pm_value *value = args->value;
+    pm_engine_sampling(engine, out);
+    if (value[PM_OPT_TEMPERATURE].given)
+        out->temperature = (float)value[PM_OPT_TEMPERATURE].number;
+    if (value[PM_OPT_TOP_K].given)
+        out->top_k = (int)value[PM_OPT_TOP_K].integer;
+    if (value[PM_OPT_TOP_P].given)
+        out->top_p = (float)value[PM_OPT_TOP_P].number;
+    if (value[PM_OPT_MIN_P].given)
+        out->min_p = (float)value[PM_OPT_MIN_P].number;
+    if (value[PM_OPT_SEED].given) {
+        out->seed = (uint64_t)value[PM_OPT_SEED].integer;
+    } else if (out->temperature > 0) {
+        if (getentropy(&out->seed, sizeof(out->seed)) != 0)
+            return pm_cli_fail("cannot draw a random seed: %s", strerror(errno));
+        out->seed >>= 11;
+    }
+    return PM_EXIT_OK;
+}
+
+/* The speed of an answer, on stderr. */
+static void report(const pm_result *result)
+{
+    static const char *const ends[] = {
+        [PM_FINISH_STOP] = "", [PM_FINISH_LENGTH] = "; cut at the limit", [PM_FINISH_CANCELLED] = "; cancelled"};
+    fprintf(stderr, "[prompt: %zu tokens (%zu reused) in %.3f s; answer: %zu tokens, %.0f tokens/s%s]\n",
+            result->prompt.reused + result->prompt.computed, result->prompt.reused, result->prompt_seconds, result->n,
+            pm_decode_speed(result), ends[result->finish]);
+}
+
+int pm_answer(pm_opened *opened, const pm_args *args, const pm_prompt *prompt, bool stream, pm_result *result,
+              int64_t *seed)
+{
+    const pm_value *value = args->value;
+    answer a = {.stream = stream};
+    pm_generate_options options = {
+        .max_tokens = (size_t)value[PM_OPT_MAX_TOKENS].integer,
+        .stop = args->stop,
+        .n_stop = args->n_stop,
+        .logprobs = value[PM_OPT_TOP_LOGPROBS].given,
+        .top_logprobs = (int)value[PM_OPT_TOP_LOGPROBS].integer,
+        .on_text = on_text,
+        .on_prompt = on_prompt,
+        .user = &a,
+    };
+    int code = choose_sampling(&options.sampling, opened->engine, args);
+    if (code != PM_EXIT_OK)
+        return code;
+    *seed = options.sampling.temperature > 0 ? (int64_t)options.sampling.seed : -1;
+    bool verbose = value[PM_OPT_VERBOSE].given;
+    if (verbose && *seed >= 0)
+        fprintf(stderr, "temperature %g, seed %lld\n", (double)options.sampling.temperature, (long long)*seed);
+
+    pm_error err;
+    pm_progress_start(&a.progress, "reading the prompt");
+    pm_interrupt_begin(opened->session);
+    int status = pm_generate(opened->session, prompt, &options, result, &err);
+    pm_interrupt_end(args->command == PM_CHAT && isatty(STDIN_FILENO));
+    pm_progress_clear(&a.progress);
+    if (status != PM_OK)
+        return pm_cli_fail("%s", err.message);
+    if (stream && a.write_error == 0 && a.last != '\n' && !pm_cli_write("\n", 1))
+        a.write_error = errno;
+    if (a.write_error != 0) {
+        pm_result_free(result);
+        return pm_cli_fail("cannot write to stdout: %s", strerror(a.write_error));
+    }
+    if (verbose || (stream && pm_on_terminal()))
+        report(result);
+    return PM_EXIT_OK;
+}
+
+double pm_decode_speed(const pm_result *result)
+{
+    /* The first token comes out of the prompt; what follows is decoding. */
+    return result->n > 1 && result->decode_seconds > 0 ? (double)(result->n - 1) / result->decode_seconds : 0;
+}

@@ -1,0 +1,141 @@
+/* The command line: what its files share. Of polymath it uses the public header only. */
+#ifndef PM_CLI_H
+#define PM_CLI_H
+
+#include "polymath.h"
+
+/* What the process ends with. */
+enum { PM_EXIT_OK = 0, PM_EXIT_FAILED = 1, PM_EXIT_USAGE = 2, PM_EXIT_INTERRUPTED = 130 };
+
+/* ---- options.c: one table of options drives parsing and --help ---- */
+
+typedef enum pm_command { PM_RUN, PM_CHAT, PM_INSPECT, PM_COMMANDS } pm_command;
+
+typedef enum pm_option {
+    PM_OPT_RAW,
+    PM_OPT_IDS,
+    PM_OPT_JSON,
+    PM_OPT_TOP_LOGPROBS,
+    PM_OPT_SYSTEM,
+    PM_OPT_NO_THINK,
+    PM_OPT_MAX_TOKENS,
+    PM_OPT_TEMPERATURE,
+    PM_OPT_TOP_K,
+    PM_OPT_TOP_P,
+    PM_OPT_MIN_P,
+    PM_OPT_SEED,
+    PM_OPT_STOP,
+    PM_OPT_CTX,
+    PM_OPT_KV_TYPE,
+    PM_OPT_THREADS,
+    PM_OPT_VERBOSE,
+    PM_OPT_VERSION,
+    PM_OPT_HELP,
+    PM_OPTIONS
+} pm_option;
+
+typedef struct pm_value {
+    bool given;
+    int64_t integer;  /* whole numbers; the index of a choice */
+    double number;    /* other numbers */
+    const char *text; /* as it was written */
+} pm_value;
+
+typedef struct pm_args {
+    pm_command command;
+    bool has_command; /* false: only --help or --version was given */
+    pm_value value[PM_OPTIONS];
+    const char **stop; /* every --stop */
+    int n_stop;
+    const char **words; /* what is left: MODEL, PROMPT */
+    int n_words;
+} pm_args;
+
+/* Parses the command line. Returns PM_EXIT_OK, or another exit code after saying what is wrong; then `args` is empty.
+ * Strings point into argv. */
+int pm_args_parse(int argc, char **argv, pm_args *args);
+void pm_args_free(pm_args *args);
+
+/* Prints the manual of one command, or of all when has_command is false, to stdout. */
+void pm_args_help(const pm_args *args);
+
+/* Parses "1,2,3" into malloc'ed ids; false when it is not a list of token ids or memory ran out. */
+bool pm_parse_ids(const char *text, pm_token **ids, size_t *n);
+
+/* ---- terminal.c: stderr, stdout, Ctrl-C ---- */
+
+/* "polymath: ..." on stderr; returns PM_EXIT_FAILED. */
+int pm_cli_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* The same, with a hint to --help; returns PM_EXIT_USAGE. */
+int pm_cli_usage(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+bool pm_on_terminal(void); /* stdout and stderr are both terminals */
+
+/* Writes text to stdout at once. On a terminal control characters other than newline and tab are shown as '?', so that
+ * a model cannot steer it. False when it cannot be written; errno says why. */
+bool pm_cli_write(const char *text, size_t len);
+
+/* A line on the terminal that is rewritten in place, shown when the work has already taken a moment; nothing when
+ * stderr is no terminal. Zero-initialised plus pm_progress_start is ready. */
+typedef struct pm_progress {
+    const char *what;
+    double start, shown;
+} pm_progress;
+void pm_progress_start(pm_progress *progress, const char *what);
+void pm_progress_show(pm_progress *progress, double fraction);
+void pm_progress_clear(pm_progress *progress);
+
+/* From here to pm_interrupt_end the first Ctrl-C cancels `session` and the second ends the process with 130. */
+void pm_interrupt_begin(pm_session *session);
+
+/* After an answer: Ctrl-C ends the process again, or with `stay` only interrupts the reading of a line. */
+void pm_interrupt_end(bool stay);
+
+double pm_seconds(void); /* monotonic */
+
+/* ---- input.c ---- */
+
+/* Reads all of stdin, malloc'ed and terminated; an error when it is long beyond reason or cannot be read. */
+int pm_read_stdin(char **text, size_t *len);
+
+/* PM_EXIT_OK when text is UTF-8; otherwise says where it is not (`what` names it). */
+int pm_check_utf8(const char *what, const char *text, size_t len);
+
+/* The directory of the bundled model in out[size]: beside the program, in the source tree, or in the install prefix.
+ * False when it is in none of these. */
+bool pm_bundled_model(char *out, size_t size);
+
+bool pm_is_directory(const char *path);
+
+/* ---- answer.c: what run and chat have in common ---- */
+
+typedef struct pm_opened {
+    pm_engine *engine;
+    pm_session *session;
+    const char *dir;
+    char bundled[4096]; /* what dir points to when no MODEL was given */
+    double load_seconds;
+} pm_opened;
+
+/* Opens MODEL (`dir`, or the bundled model when NULL) with a fresh session. Returns an exit code. */
+int pm_open(pm_opened *opened, const char *dir, const pm_args *args);
+void pm_close(pm_opened *opened);
+
+/* The engine options that the flags ask for. */
+pm_engine_options pm_engine_flags(const pm_args *args);
+
+/* Generates one answer, streaming it to stdout when `stream`; *seed receives what the sampler used (-1: greedy). On
+ * PM_EXIT_OK `result` is the caller's to free. */
+int pm_answer(pm_opened *opened, const pm_args *args, const pm_prompt *prompt, bool stream, pm_result *result,
+              int64_t *seed);
+
+/* Tokens per second of a result's decoding, 0 when there was nothing to measure. */
+double pm_decode_speed(const pm_result *result);
+
+/* ---- one function a command; each returns the exit code ---- */
+int pm_cmd_run(const pm_args *args);
+int pm_cmd_chat(const pm_args *args);
+int pm_cmd_inspect(const pm_args *args);
+
+#endif

@@ -1,0 +1,57 @@
+/* polymath inspect: what a checkpoint is, whether it can be run, and what memory it takes. */
+#include "cli.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+/* A count with a suffix, such as "17.2 M". */
+static const char *scaled(double n, double step, const char *const *suffixes, char out[32])
+{
+    int i = 0;
+    while (n >= step && suffixes[i + 1]) {
+        n /= step;
+        i++;
+    }
+    snprintf(out, 32, i == 0 ? "%.0f%s" : "%.1f%s", n, suffixes[i]);
+    return out;
+}
+
+static const char *count(int64_t n, char out[32])
+{
+    static const char *const suffixes[] = {"", " thousand", " million", " billion", " trillion", NULL};
+    return scaled((double)n, 1000, suffixes, out);
+}
+
+static const char *bytes(uint64_t n, char out[32])
+{
+    static const char *const suffixes[] = {" bytes", " kB", " MB", " GB", " TB", NULL};
+    return scaled((double)n, 1000, suffixes, out);
+}
+
+int pm_cmd_inspect(const pm_args *args)
+{
+    if (args->n_words == 0)
+        return pm_cli_usage("a MODEL is missing: a directory with config.json and safetensors files");
+    pm_info info;
+    pm_error err;
+    pm_engine_options options = pm_engine_flags(args);
+    if (pm_inspect(args->words[0], &options, &info, &err) != PM_OK)
+        return pm_cli_fail("%s", err.message);
+
+    char a[32], b[32];
+    printf("model_type    %s\n", *info.model_type ? info.model_type : "none");
+    printf("family        %s\n", *info.family ? info.family : "none");
+    printf("verdict       %s\n", info.verdict);
+    if (!info.supported)
+        return PM_EXIT_FAILED;
+    printf("parameters    %s total, %s active per token\n", count(info.parameters, a), count(info.active, b));
+    printf("layers        %d\n", info.layers);
+    printf("vocabulary    %d\n", info.vocab);
+    printf("context       %d tokens\n", info.ctx);
+    printf("formats       %s\n", info.formats);
+    printf("weights       %s\n", bytes(info.weight_bytes, a));
+    printf("cache         %s for %d tokens", bytes(info.cache_bytes, a), info.ctx);
+    printf(": %s per token", bytes(info.row_bytes, a));
+    printf(" and %s per session\n", bytes(info.state_bytes, b));
+    return PM_EXIT_OK;
+}

@@ -1,0 +1,106 @@
+/* Where prompts and the bundled model come from. */
+#include "cli.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#ifdef __APPLE__
+#include <mach-o/dyld.h>
+#endif
+
+#define MAX_STDIN ((size_t)64 << 20) /* bytes of a prompt; far beyond any context */
+
+int pm_read_stdin(char **text, size_t *len)
+{
+    char *data = NULL;
+    size_t n = 0, cap = 0;
+    for (;;) {
+        if (cap - n < 2) {
+            cap = cap ? cap * 2 : 65536;
+            char *bigger = realloc(data, cap);
+            if (!bigger) {
+                free(data);
+                return pm_cli_fail("stdin: out of memory");
+            }
+            data = bigger;
+        }
+        size_t got = fread(data + n, 1, cap - n - 1, stdin);
+        n += got;
+        if (n > MAX_STDIN) {
+            free(data);
+            return pm_cli_fail("stdin: longer than %zu bytes", MAX_STDIN);
+        }
+        if (got > 0)
+            continue;
+        if (ferror(stdin)) {
+            free(data);
+            return pm_cli_fail("stdin: cannot be read: %s", strerror(errno));
+        }
+        break;
+    }
+    data[n] = '\0';
+    *text = data;
+    *len = n;
+    return PM_EXIT_OK;
+}
+
+int pm_check_utf8(const char *what, const char *text, size_t len)
+{
+    size_t bad;
+    if (pm_utf8_valid(text, len, &bad))
+        return PM_EXIT_OK;
+    return pm_cli_fail("%s: not UTF-8 at byte offset %zu", what, bad);
+}
+
+bool pm_is_directory(const char *path)
+{
+    struct stat status;
+    return stat(path, &status) == 0 && S_ISDIR(status.st_mode);
+}
+
+/* The folder of the running program, symbolic links resolved, in out[size]. */
+static bool program_folder(char *out, size_t size)
+{
+#ifdef __APPLE__
+    char path[4096];
+    uint32_t room = sizeof(path);
+    if (_NSGetExecutablePath(path, &room) != 0)
+        return false;
+    char *resolved = realpath(path, NULL);
+#else
+    char *resolved = realpath("/proc/self/exe", NULL);
+#endif
+    char *slash = resolved ? strrchr(resolved, '/') : NULL;
+    bool fits = slash && (size_t)(slash - resolved) < size;
+    if (fits) {
+        *slash = '\0';
+        memcpy(out, resolved, strlen(resolved) + 1);
+    }
+    free(resolved);
+    return fits;
+}
+
+bool pm_bundled_model(char *out, size_t size)
+{
+    /* From the program: beside it; the source tree (it lies in build/PRESET); the prefix (it lies in bin). */
+    static const char *const places[] = {"models/default", "../../models/default", "../share/polymath/models/default"};
+    char folder[2048];
+    if (!program_folder(folder, sizeof(folder)))
+        return false;
+    for (size_t i = 0; i < sizeof(places) / sizeof(*places); i++) {
+        char path[4096];
+        snprintf(path, sizeof(path), "%s/%s", folder, places[i]);
+        char *resolved = realpath(path, NULL);
+        bool found = resolved && pm_is_directory(resolved) && strlen(resolved) < size;
+        if (found)
+            memcpy(out, resolved, strlen(resolved) + 1);
+        free(resolved);
+        if (found)
+            return true;
+    }
+    return false;
+}

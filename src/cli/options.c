@@ -1,0 +1,306 @@
+/* The table of options, and what reads it: the parser and --help. */
+#include "cli.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum kind { FLAG, INTEGER, NUMBER, TEXT, LIST, IDS, CHOICE } kind;
+
+enum { RUN = 1 << PM_RUN, CHAT = 1 << PM_CHAT, INSPECT = 1 << PM_INSPECT, ALL = RUN | CHAT | INSPECT };
+
+static const struct option {
+    const char *name;
+    const char *value; /* what --help calls its value; of a CHOICE, the choices separated by '|' */
+    kind kind;
+    int commands;
+    double min, max; /* of INTEGER and NUMBER; a max of 0 is INT64_MAX */
+    const char *help;
+} options[PM_OPTIONS] = {
+    [PM_OPT_RAW] = {"--raw", NULL, FLAG, RUN, 0, 0, "continue PROMPT as it is, without the chat template"},
+    [PM_OPT_IDS] = {"--ids", "LIST", IDS, RUN, 0, 0, "token ids separated by commas, in place of PROMPT"},
+    [PM_OPT_JSON] = {"--json", NULL, FLAG, RUN, 0, 0, "print one JSON object instead of streaming the answer"},
+    [PM_OPT_TOP_LOGPROBS] = {"--top-logprobs", "N", INTEGER, RUN, 0, 1000,
+                             "with --json: log-probabilities of each token and of the N likeliest in its place"},
+    [PM_OPT_SYSTEM] = {"--system", "TEXT", TEXT, RUN | CHAT, 0, 0, "the system message"},
+    [PM_OPT_NO_THINK] = {"--no-think", NULL, FLAG, RUN | CHAT, 0, 0,
+                         "ask the chat template to leave reasoning out (enable_thinking false)"},
+    [PM_OPT_MAX_TOKENS] = {"--max-tokens", "N", INTEGER, RUN | CHAT, 1, INT_MAX,
+                           "end an answer after N tokens (default: when the context is full)"},
+    [PM_OPT_TEMPERATURE] = {"--temperature", "T", NUMBER, RUN | CHAT, 0, 100,
+                            "0 always takes the likeliest token (default: the model's, else 0)"},
+    [PM_OPT_TOP_K] = {"--top-k", "K", INTEGER, RUN | CHAT, 0, INT_MAX,
+                      "sample from the K likeliest tokens (0: off; default: the model's, else off)"},
+    [PM_OPT_TOP_P] = {"--top-p", "P", NUMBER, RUN | CHAT, 0, 1,
+                      "sample from the likeliest tokens that together have probability P (1: off)"},
+    [PM_OPT_MIN_P] = {"--min-p", "P", NUMBER, RUN | CHAT, 0, 1,
+                      "leave out tokens less likely than P times the likeliest (0: off)"},
+    [PM_OPT_SEED] = {"--seed", "N", INTEGER, RUN | CHAT, 0, 0, "make sampling repeatable (default: a random seed)"},
+    [PM_OPT_STOP] = {"--stop", "TEXT", LIST, RUN | CHAT, 0, 0, "end an answer before TEXT; may be repeated"},
+    [PM_OPT_CTX] = {"--ctx", "N", INTEGER, ALL, 1, INT_MAX,
+                    "most tokens of prompt and answer together (default: the model's limit)"},
+    [PM_OPT_KV_TYPE] = {"--kv-type", "f16|f32", CHOICE, ALL, 0, 0,
+                        "element type of the attention cache (default: f16)"},
+    [PM_OPT_THREADS] = {"--threads", "N", INTEGER, RUN | CHAT, 1, 1024, "threads (default: one per physical core)"},
+    [PM_OPT_VERBOSE] = {"--verbose", NULL, FLAG, RUN | CHAT, 0, 0,
+                        "say on stderr what was loaded, the seed, and timings"},
+    [PM_OPT_VERSION] = {"--version", NULL, FLAG, ALL, 0, 0, "print the version"},
+    [PM_OPT_HELP] = {"--help", NULL, FLAG, ALL, 0, 0, "print this help"},
+};
+
+static const struct command {
+    const char *name, *words;
+    int max_words;
+    const char *summary;
+} commands[PM_COMMANDS] = {
+    [PM_RUN] = {"run", "[MODEL] [PROMPT]", 2, "answer one prompt; a PROMPT of - is read from stdin"},
+    [PM_CHAT] = {"chat", "[MODEL]", 1, "hold a conversation; Ctrl-C ends an answer, Ctrl-D the conversation"},
+    [PM_INSPECT] = {"inspect", "MODEL", 1, "say whether a checkpoint can be run and what memory it takes"},
+};
+
+/* Options that say nothing, or contradict each other, when given together. */
+static const struct conflict {
+    pm_option one, other;
+} conflicts[] = {
+    {PM_OPT_RAW, PM_OPT_SYSTEM}, {PM_OPT_RAW, PM_OPT_NO_THINK}, {PM_OPT_IDS, PM_OPT_RAW},
+    {PM_OPT_IDS, PM_OPT_SYSTEM}, {PM_OPT_IDS, PM_OPT_NO_THINK},
+};
+
+bool pm_parse_ids(const char *text, pm_token **ids, size_t *n)
+{
+    size_t count = 1;
+    for (const char *p = text; *p; p++)
+        count += *p == ',';
+    pm_token *list = calloc(count, sizeof(*list));
+    if (!list)
+        return false;
+    const char *p = text;
+    for (size_t i = 0; i < count; i++) {
+        while (*p == ' ')
+            p++;
+        char *end = NULL;
+        errno = 0;
+        long id = isdigit((unsigned char)*p) ? strtol(p, &end, 10) : -1;
+        if (!end || errno || id > INT32_MAX)
+            goto bad;
+        while (*end == ' ')
+            end++;
+        if (*end != (i + 1 < count ? ',' : '\0'))
+            goto bad;
+        list[i] = (pm_token)id;
+        p = end + 1;
+    }
+    *ids = list;
+    *n = count;
+    return true;
+bad:
+    free(list);
+    return false;
+}
+
+/* A whole decimal number in the option's range. */
+static bool parse_integer(const struct option *option, const char *text, int64_t *out)
+{
+    const char *digits = *text == '-' ? text + 1 : text;
+    if (!isdigit((unsigned char)*digits))
+        return false;
+    char *end;
+    errno = 0;
+    long long n = strtoll(text, &end, 10);
+    if (*end || errno)
+        return false;
+    *out = n;
+    return (double)n >= option->min && (option->max == 0 || (double)n <= option->max);
+}
+
+/* A decimal number in the option's range; no hexadecimal, infinities or spaces, which strtod would take. */
+static bool parse_number(const struct option *option, const char *text, double *out)
+{
+    if (!*text || text[strspn(text, "0123456789+-.eE")])
+        return false;
+    char *end;
+    double x = strtod(text, &end);
+    if (*end || end == text)
+        return false;
+    *out = x;
+    return x >= option->min && x <= option->max;
+}
+
+/* The place of `text` in "f16|f32", or -1. */
+static int parse_choice(const char *choices, const char *text)
+{
+    size_t len = strlen(text);
+    for (int i = 0; choices; i++) {
+        const char *bar = strchr(choices, '|');
+        size_t width = bar ? (size_t)(bar - choices) : strlen(choices);
+        if (width == len && memcmp(choices, text, len) == 0)
+            return i;
+        choices = bar ? bar + 1 : NULL;
+    }
+    return -1;
+}
+
+/* Stores the value of an option; an exit code. */
+static int set_value(pm_args *args, pm_option id, const char *text)
+{
+    const struct option *option = &options[id];
+    pm_value *value = &args->value[id];
+    value->given = true;
+    value->text = text;
+    switch (option->kind) {
+    case FLAG:
+    case TEXT: return PM_EXIT_OK;
+    case INTEGER:
+        if (parse_integer(option, text, &value->integer))
+            return PM_EXIT_OK;
+        return pm_cli_usage("%s takes a whole number from %.0f to %" PRId64 ", not '%s'", option->name, option->min,
+                            option->max == 0 ? INT64_MAX : (int64_t)option->max, text);
+    case NUMBER:
+        if (parse_number(option, text, &value->number))
+            return PM_EXIT_OK;
+        return pm_cli_usage("%s takes a number from %g to %g, not '%s'", option->name, option->min, option->max, text);
+    case LIST:
+        if (!*text)
+            return pm_cli_usage("%s takes a text that is not empty", option->name);
+        args->stop[args->n_stop++] = text;
+        return PM_EXIT_OK;
+    case IDS: {
+        pm_token *ids;
+        size_t n;
+        if (!pm_parse_ids(text, &ids, &n))
+            return pm_cli_usage("%s takes token ids separated by commas, such as 1,2,3, not '%s'", option->name, text);
+        free(ids);
+        return PM_EXIT_OK;
+    }
+    case CHOICE:
+        value->integer = parse_choice(option->value, text);
+        if (value->integer >= 0)
+            return PM_EXIT_OK;
+        return pm_cli_usage("%s takes %s, not '%s'", option->name, option->value, text);
+    }
+    return PM_EXIT_FAILED;
+}
+
+/* Parses the option at argv[*i], moving *i over a value in the next word; an exit code. */
+static int parse_option(pm_args *args, int argc, char **argv, int *i)
+{
+    char *word = argv[*i];
+    const char *equals = strchr(word, '=');
+    size_t len = equals ? (size_t)(equals - word) : strlen(word);
+    int id = 0;
+    while (id < PM_OPTIONS && (strlen(options[id].name) != len || memcmp(options[id].name, word, len) != 0))
+        id++;
+    if (id == PM_OPTIONS)
+        return pm_cli_usage("unknown option '%.*s'", (int)len, word);
+    const struct option *option = &options[id];
+    if (args->has_command && !(option->commands & 1 << args->command))
+        return pm_cli_usage("%s is not an option of 'polymath %s'", option->name, commands[args->command].name);
+    if (option->kind == FLAG)
+        return equals ? pm_cli_usage("%s takes no value", option->name) : set_value(args, (pm_option)id, NULL);
+    if (equals)
+        return set_value(args, (pm_option)id, equals + 1);
+    if (*i + 1 == argc)
+        return pm_cli_usage("%s needs a value (%s)", option->name, option->value);
+    return set_value(args, (pm_option)id, argv[++*i]);
+}
+
+/* The first word of the command line: a command, --help or --version. */
+static int parse_command(pm_args *args, int argc, char **argv)
+{
+    if (argc < 2)
+        return pm_cli_usage("say what to do, such as: polymath run \"What is a dog?\"");
+    if (argv[1][0] == '-') {
+        if (argc > 2 || (strcmp(argv[1], "--help") != 0 && strcmp(argv[1], "--version") != 0))
+            return pm_cli_usage("the first word is a command: run, chat or inspect");
+        return PM_EXIT_OK;
+    }
+    for (int c = 0; c < PM_COMMANDS; c++) {
+        if (strcmp(argv[1], commands[c].name) == 0) {
+            args->command = (pm_command)c;
+            args->has_command = true;
+            return PM_EXIT_OK;
+        }
+    }
+    return pm_cli_usage("unknown command '%s'; there are run, chat and inspect", argv[1]);
+}
+
+/* What the words of a command mean only together; an exit code. */
+static int check_together(const pm_args *args)
+{
+    const pm_value *value = args->value;
+    for (size_t i = 0; i < sizeof(conflicts) / sizeof(*conflicts); i++) {
+        if (value[conflicts[i].one].given && value[conflicts[i].other].given)
+            return pm_cli_usage("%s and %s do not go together", options[conflicts[i].one].name,
+                                options[conflicts[i].other].name);
+    }
+    if (value[PM_OPT_TOP_LOGPROBS].given && !value[PM_OPT_JSON].given)
+        return pm_cli_usage("--top-logprobs needs --json");
+    if (args->n_words > commands[args->command].max_words)
+        return pm_cli_usage("'%s' is one word too many; a PROMPT of several words goes in quotes",
+                            args->words[commands[args->command].max_words]);
+    return PM_EXIT_OK;
+}
+
+int pm_args_parse(int argc, char **argv, pm_args *args)
+{
+    *args = (pm_args){0};
+    args->stop = calloc((size_t)argc + 1, sizeof(*args->stop));
+    args->words = calloc((size_t)argc + 1, sizeof(*args->words));
+    int code = args->stop && args->words ? parse_command(args, argc, argv) : pm_cli_fail("out of memory");
+    bool only_words = false;
+    for (int i = args->has_command ? 2 : 1; code == PM_EXIT_OK && i < argc; i++) {
+        if (only_words || argv[i][0] != '-' || argv[i][1] == '\0')
+            args->words[args->n_words++] = argv[i];
+        else if (strcmp(argv[i], "--") == 0)
+            only_words = true;
+        else
+            code = parse_option(args, argc, argv, &i);
+    }
+    bool question = args->value[PM_OPT_HELP].given || args->value[PM_OPT_VERSION].given;
+    if (code == PM_EXIT_OK && !question)
+        code = check_together(args);
+    if (code != PM_EXIT_OK)
+        pm_args_free(args);
+    return code;
+}
+
+void pm_args_free(pm_args *args)
+{
+    free((void *)args->stop);
+    free((void *)args->words);
+    *args = (pm_args){0};
+}
+
+void pm_args_help(const pm_args *args)
+{
+    if (!args->has_command) {
+        printf("polymath runs mixture-of-experts and hybrid language models from safetensors checkpoints.\n\n");
+        for (int c = 0; c < PM_COMMANDS; c++)
+            printf("  polymath %-7s %-16s  %s\n", commands[c].name, commands[c].words, commands[c].summary);
+        printf("\nMODEL is a directory; where it may be left out, that means the bundled model.\n"
+               "'polymath COMMAND --help' lists the options of a command.\n");
+        return;
+    }
+    const struct command *command = &commands[args->command];
+    printf("usage: polymath %s [OPTIONS] %s\n\n%c%s\n\n", command->name, command->words,
+           toupper((unsigned char)command->summary[0]), command->summary + 1);
+    for (int id = 0; id < PM_OPTIONS; id++) {
+        const struct option *option = &options[id];
+        if (!(option->commands & 1 << args->command))
+            continue;
+        char left[64];
+        snprintf(left, sizeof(left), "%s%s%s", option->name, option->value ? " " : "",
+                 option->value ? option->value : "");
+        printf("  %-19s %s\n", left, option->help);
+    }
+    if (args->command == PM_RUN)
+        printf("\nA single word that is an existing directory is the MODEL, any other the PROMPT. '--' ends the "
+               "options.\n");
+    if (args->command != PM_INSPECT)
+        printf("%sMODEL left out is the bundled model. Defaults come from the model's generation_config.json.\n",
+               args->command == PM_RUN ? "" : "\n");
+}
