@@ -1,0 +1,168 @@
+"""What bad input gets: exit 1, nothing on stdout, one sentence that names the file, field or tensor."""
+
+import json
+import os
+import resource
+import struct
+
+import pytest
+
+from command import call, copy_model, refused
+
+
+def test_missing_directory(polymath, tmp_path):
+    for command in (["run", tmp_path / "none", "x"], ["chat", tmp_path / "none"], ["inspect", tmp_path / "none"]):
+        refused(call(polymath, *command), 1, tmp_path / "none")
+
+
+def test_a_file_is_no_model(polymath, tmp_path):
+    (tmp_path / "file").write_text("x")
+    refused(call(polymath, "run", tmp_path / "file", "x"), 1, tmp_path / "file")
+
+
+def test_no_config(polymath, tmp_path):
+    refused(call(polymath, "run", tmp_path, "x"), 1, "config.json")
+    refused(call(polymath, "inspect", tmp_path), 1, "config.json")
+
+
+def test_broken_config(polymath, bundled, tmp_path):
+    model = copy_model(bundled, tmp_path / "model")
+    (model / "config.json").write_text("{")
+    refused(call(polymath, "run", model, "x"), 1, "config.json")
+
+
+def unknown_type(config):
+    config["model_type"] = config["text_config"]["model_type"] = "gpt_oss"
+
+
+def outside_gate(config):
+    config["text_config"]["hidden_act"] = "gelu"
+
+
+def test_unknown_model_type(polymath, bundled, tmp_path):
+    model = copy_model(bundled, tmp_path / "model", config=unknown_type)
+    refused(call(polymath, "run", model, "x"), 1, "family 'gpt_oss' is not supported; supported: ", "qwen3_5_moe")
+
+
+def test_value_outside_the_gate(polymath, bundled, tmp_path):
+    model = copy_model(bundled, tmp_path / "model", config=outside_gate)
+    refused(call(polymath, "run", model, "x"), 1, "qwen3_5_moe", "hidden_act", "gelu")
+
+
+@pytest.mark.parametrize("edit, word", [(unknown_type, "gpt_oss"), (outside_gate, "hidden_act")])
+def test_inspect_gives_the_verdict(polymath, bundled, tmp_path, edit, word):
+    done = call(polymath, "inspect", copy_model(bundled, tmp_path / "model", config=edit))
+    verdict = next(line for line in done.stdout.decode().splitlines() if line.startswith("verdict"))
+    assert (done.returncode, done.stderr) == (1, b"")
+    assert word in verdict
+
+
+def test_shard_that_is_not_there(polymath, bundled, tmp_path):
+    def edit(index):
+        name = sorted(index["weight_map"])[0]
+        index["weight_map"][name] = "model-00002-of-00002.safetensors"
+
+    model = copy_model(bundled, tmp_path / "model", **{"model.safetensors.index": edit})
+    refused(call(polymath, "run", model, "x"), 1, "model-00002-of-00002.safetensors")
+
+
+def test_index_that_names_a_tensor_too_many(polymath, bundled, tmp_path):
+    def edit(index):
+        index["weight_map"]["ghost.weight"] = "model.safetensors"
+
+    model = copy_model(bundled, tmp_path / "model", **{"model.safetensors.index": edit})
+    refused(call(polymath, "run", model, "x"), 1, "ghost.weight")
+
+
+def test_truncated_weights(polymath, bundled, tmp_path):
+    model = copy_model(bundled, tmp_path / "model")
+    os.truncate(model / "model.safetensors", 1_000_000)
+    refused(call(polymath, "run", model, "x"), 1, "model.safetensors")
+
+
+def test_header_longer_than_the_file(polymath, bundled, tmp_path):
+    model = copy_model(bundled, tmp_path / "model")
+    with open(model / "model.safetensors", "r+b") as file:
+        file.write(struct.pack("<Q", 1 << 62))
+    refused(call(polymath, "run", model, "x"), 1, "model.safetensors")
+
+
+def test_unknown_tokenizer_component(polymath, bundled, tmp_path):
+    def edit(tokenizer):
+        tokenizer["pre_tokenizer"] = {"type": "Telepathy"}
+
+    model = copy_model(bundled, tmp_path / "model", tokenizer=edit)
+    refused(call(polymath, "run", model, "x"), 1, "tokenizer.json", "Telepathy")
+
+
+def test_broken_template(polymath, bundled, tmp_path):
+    model = copy_model(bundled, tmp_path / "model")
+    (model / "chat_template.jinja").write_text("{% if %}")
+    refused(call(polymath, "run", model, "x"), 1, "chat_template")
+
+
+def test_template_that_complains(polymath, bundled, tmp_path):
+    model = copy_model(bundled, tmp_path / "model")
+    (model / "chat_template.jinja").write_text("{{ raise_exception('roles must alternate') }}")
+    refused(call(polymath, "run", model, "x"), 1, "roles must alternate")
+
+
+def test_prompt_longer_than_ctx(polymath):
+    done = call(polymath, "run", "--ctx", "8", "What is a dog?")
+    prompt = json.loads(call(polymath, "run", "--json", "--max-tokens", "1", "What is a dog?").stdout)["prompt_ids"]
+    refused(done, 1, len(prompt), 8)
+
+
+def test_prompt_longer_than_the_model_allows(polymath):
+    refused(call(polymath, "run", "--ids", ",".join(["5"] * 3000)), 1, 3000, 2048)
+
+
+def test_ctx_longer_than_the_model_allows(polymath):
+    refused(call(polymath, "run", "--ctx", "4096", "x"), 1, 4096, 2048)
+
+
+def test_id_outside_the_vocabulary(polymath):
+    refused(call(polymath, "run", "--ids", "1,4096"), 1, 4096)
+
+
+@pytest.mark.parametrize(
+    "text, offset",
+    [(b"abc\xffdef", 3), (b"\xc3", 0), (b"ok \xed\xa0\x80", 3), (b"\xc0\xaf", 0), ("é".encode() + b"\xf5", 2)],
+)
+def test_stdin_that_is_not_utf8(polymath, text, offset):
+    for flags in [], ["--raw"]:
+        refused(call(polymath, "run", *flags, "-", input=text), 1, "stdin", f"offset {offset}")
+    if offset == 3:
+        done = call(polymath, "chat", input=text + b"\n")
+        refused(done, 1, f"offset {offset}")
+
+
+def test_words_that_are_not_utf8(polymath):
+    refused(call(polymath, "run", b"a\xff".decode(errors="surrogateescape")), 1, "PROMPT", "offset 1")
+    refused(call(polymath, "run", "--system", b"\xff".decode(errors="surrogateescape"), "x"), 1, "--system", "offset 0")
+
+
+def test_empty_prompt(polymath):
+    refused(call(polymath, "run", ""), 1, "PROMPT is empty")
+    refused(call(polymath, "run", "-", input=b""), 1, "stdin is empty")
+    refused(call(polymath, "run", "-", input=b"\n"), 1, "stdin is empty")
+
+
+def test_stdin_that_is_a_directory(polymath):
+    fd = os.open("/", os.O_RDONLY)
+    try:
+        refused(call(polymath, "run", "-", stdin=fd), 1, "stdin", "directory")
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("megabytes", [24, 40, 64, 96])
+def test_out_of_memory(polymath, build_dir, megabytes):
+    if "-fsanitize" in (build_dir / "CMakeCache.txt").read_text():
+        pytest.skip("sanitizers reserve address space that the limit would take away")
+    limit = megabytes << 20
+    confine = lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    done = call(polymath, "run", "--threads", "1", "What is a dog?", preexec_fn=confine)
+    if done.returncode != 0:
+        refused(done, 1)
+    assert megabytes > 24 or done.returncode == 1

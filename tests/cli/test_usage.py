@@ -1,0 +1,113 @@
+"""The command line itself: what is refused before a model is opened, and that --help, man page and README agree."""
+
+import re
+import subprocess
+
+import pytest
+
+from command import call, refused
+
+COMMANDS = ["run", "chat", "inspect"]
+
+
+def options(text):
+    """The options of a --help: {"--top-k K": "what it does"}."""
+    return dict(re.findall(r"^  (--\S+(?: [^ ]+)?) +(.+)$", text, re.MULTILINE))
+
+
+@pytest.fixture(scope="module")
+def every_option(polymath):
+    found = {}
+    for command in COMMANDS:
+        found |= options(call(polymath, command, "--help").stdout.decode())
+    assert len(found) >= 19
+    return found
+
+
+@pytest.mark.parametrize(
+    "args, words",
+    [
+        ([], ["run"]),
+        (["walk"], ["walk", "run, chat and inspect"]),
+        (["--json"], ["run, chat or inspect"]),
+        (["run"], ["PROMPT is missing"]),
+        (["run", "a", "b", "c"], ["'c'", "quotes"]),
+        (["chat", "a", "b"], ["'b'"]),
+        (["inspect"], ["MODEL is missing"]),
+        (["run", "--bogus", "x"], ["'--bogus'"]),
+        (["run", "-x", "x"], ["'-x'"]),
+        (["run", "--max-token=3", "x"], ["'--max-token'"]),
+        (["chat", "--raw"], ["--raw", "polymath chat"]),
+        (["inspect", "--seed", "1", "m"], ["--seed", "polymath inspect"]),
+        (["run", "x", "--seed"], ["--seed needs a value"]),
+        (["run", "--raw=1", "x"], ["--raw takes no value"]),
+        (["run", "--raw", "--system", "s", "x"], ["--raw and --system"]),
+        (["run", "--ids", "1", "--no-think"], ["--ids and --no-think"]),
+        (["run", "--ids", "1", "m", "prompt"], ["'prompt'"]),
+        (["run", "--top-logprobs", "1", "x"], ["--top-logprobs needs --json"]),
+        (["run", "--stop", "", "x"], ["--stop"]),
+        (["run", "--kv-type", "f64", "x"], ["f16|f32", "'f64'"]),
+        (["run", "--kv-type", "f1", "x"], ["'f1'"]),
+    ],
+)
+def test_usage_errors(polymath, args, words):
+    refused(call(polymath, *args), 2, *words)
+
+
+@pytest.mark.parametrize(
+    "option, bad",
+    [("--max-tokens", v) for v in ["0", "-1", "1.5", "5x", "", " 5", "0x10", "1e3", "99999999999999999999"]]
+    + [("--top-k", v) for v in ["-1", "2147483648", "many"]]
+    + [("--ctx", "0"), ("--threads", "0"), ("--threads", "1025"), ("--top-logprobs", "1001"), ("--top-logprobs", "-1")]
+    + [("--seed", v) for v in ["-1", "9223372036854775808", "1.0"]]
+    + [("--temperature", v) for v in ["-0.1", "nan", "inf", "0x1", "1e999", "", "1,5", " 1", "hot", "."]]
+    + [("--top-p", "1.01"), ("--top-p", "-1"), ("--min-p", "2")]
+    + [("--ids", v) for v in ["", ",", "1,", "1,,2", "a", "-1", "1 2", "2147483648", "1;2"]],
+)
+def test_values_out_of_range(polymath, option, bad):
+    prompt = [] if option == "--ids" else ["x"]
+    refused(call(polymath, "run", "--json", f"{option}={bad}", *prompt), 2, option, f"'{bad}'")
+
+
+def test_a_lone_directory_is_the_model(polymath, bundled):
+    refused(call(polymath, "run", bundled), 2, bundled, "PROMPT is missing")
+
+
+def test_version(polymath, source):
+    version = re.search(r'PM_VERSION "(.*)"', (source / "include/polymath.h").read_text()).group(1)
+    for args in (["--version"], ["run", "--version"]):
+        done = call(polymath, *args)
+        assert (done.returncode, done.stdout.decode()) == (0, f"polymath {version}\n")
+
+
+@pytest.mark.parametrize("args", [["--help"], ["--version"], ["run", "--help"]])
+def test_full_disk(polymath, args):
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([polymath, *args], stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 1
+    assert b"cannot write to stdout: No space left on device" in done.stderr
+
+
+def test_help_of_the_whole(polymath):
+    text = call(polymath, "--help").stdout.decode()
+    for command in COMMANDS:
+        assert f"polymath {command}" in text
+
+
+def test_options_fit_their_command(polymath):
+    inspect = options(call(polymath, "inspect", "--help").stdout.decode())
+    assert list(inspect) == ["--ctx N", "--kv-type f16|f32", "--version", "--help"]
+    chat = options(call(polymath, "chat", "--help").stdout.decode())
+    assert "--json" not in chat and "--system TEXT" in chat
+
+
+def test_man_page_has_every_option(source, every_option):
+    text = (source / "docs/polymath.1").read_text().replace("\\-", "-")
+    text = re.sub(r"\\f.", "", text).replace("\\(aq", "'")
+    entries = dict(re.findall(r"^\.TP\n(--.+)\n(.+)$", text, re.MULTILINE))
+    assert entries == every_option
+
+
+def test_man_page_is_of_this_version(source, polymath):
+    version = call(polymath, "--version").stdout.decode().split()[1]
+    assert f'"polymath {version}"' in (source / "docs/polymath.1").read_text().splitlines()[1]
