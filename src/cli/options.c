@@ -250,7 +250,11 @@ int pm_args_parse(int argc, char **argv, pm_args *args)
     *args = (pm_args){0};
     args->stop = calloc((size_t)argc + 1, sizeof(*args->stop));
     args->words = calloc((size_t)argc + 1, sizeof(*args->words));
-    int code = args->stop && args->words ? parse_command(args, argc, argv) : pm_cli_fail("out of memory");
+    if (!args->stop || !args->words) {
+        pm_args_free(args);
+        return pm_cli_fail("out of memory");
+    }
+    int code = parse_command(args, argc, argv);
     bool only_words = false;
     for (int i = args->has_command ? 2 : 1; code == PM_EXIT_OK && i < argc; i++) {
         if (only_words || argv[i][0] != '-' || argv[i][1] == '\0')
