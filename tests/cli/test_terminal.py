@@ -84,8 +84,9 @@ def test_interrupting_chat(polymath, bundled, tmp_path):
         terminal.type(b"\x03")
         terminal.wait_for(b"cancelled]")
         terminal.wait_for(b"> ")
-        terminal.type(b"half a line\x03")  # drops the line
+        terminal.type(b"half a line")
         terminal.wait_for(b"half a line")
+        terminal.type(b"\x03")  # drops the line
         terminal.wait_for(b"> ")
         terminal.type(b"What is a cat?\n")
         terminal.wait_for(b"A cat")
