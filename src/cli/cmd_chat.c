@@ -60,6 +60,7 @@ static bool reader_next(struct reader *reader, const char **line, size_t *len)
     if (reader->edit) {
         int count = 0;
         do {
+            el_set(reader->edit, EL_PREP_TERM, 1); /* before the prompt shows, so that a quick Ctrl-D is not lost */
             errno = 0;
             *line = el_gets(reader->edit, &count);
             if (!*line && errno == EINTR)
