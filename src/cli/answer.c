@@ -13,6 +13,7 @@ pm_engine_options pm_engine_flags(const pm_args *args)
         .threads = (int)args->value[PM_OPT_THREADS].integer,
         .ctx = (int)args->value[PM_OPT_CTX].integer,
         .kv_type = args->value[PM_OPT_KV_TYPE].integer == 1 ? PM_KV_F32 : PM_KV_F16,
+        .profile = args->command == PM_BENCH,
     };
 }
 

@@ -9,7 +9,7 @@ enum { PM_EXIT_OK = 0, PM_EXIT_FAILED = 1, PM_EXIT_USAGE = 2, PM_EXIT_INTERRUPTE
 
 /* ---- options.c: one table of options drives parsing and --help ---- */
 
-typedef enum pm_command { PM_RUN, PM_CHAT, PM_INSPECT, PM_COMMANDS } pm_command;
+typedef enum pm_command { PM_RUN, PM_CHAT, PM_INSPECT, PM_BENCH, PM_COMMANDS } pm_command;
 
 typedef enum pm_option {
     PM_OPT_RAW,
@@ -25,6 +25,10 @@ typedef enum pm_option {
     PM_OPT_MIN_P,
     PM_OPT_SEED,
     PM_OPT_STOP,
+    PM_OPT_CONTEXTS,
+    PM_OPT_REPEAT,
+    PM_OPT_OPS,
+    PM_OPT_CSV,
     PM_OPT_CTX,
     PM_OPT_KV_TYPE,
     PM_OPT_THREADS,
@@ -59,7 +63,7 @@ void pm_args_free(pm_args *args);
 /* Prints the manual of one command, or of all when has_command is false, to stdout. */
 void pm_args_help(const pm_args *args);
 
-/* Parses "1,2,3" into malloc'ed ids; false when it is not a list of token ids or memory ran out. */
+/* Parses "1,2,3" into malloc'ed ids (or other numbers); false when it is not such a list or memory ran out. */
 bool pm_parse_ids(const char *text, pm_token **ids, size_t *n);
 
 /* ---- terminal.c: stderr, stdout, Ctrl-C ---- */
@@ -137,5 +141,6 @@ double pm_decode_speed(const pm_result *result);
 int pm_cmd_run(const pm_args *args);
 int pm_cmd_chat(const pm_args *args);
 int pm_cmd_inspect(const pm_args *args);
+int pm_cmd_bench(const pm_args *args);
 
 #endif

@@ -11,6 +11,7 @@ static int (*const command_table[PM_COMMANDS])(const pm_args *args) = {
     [PM_RUN] = pm_cmd_run,
     [PM_CHAT] = pm_cmd_chat,
     [PM_INSPECT] = pm_cmd_inspect,
+    [PM_BENCH] = pm_cmd_bench,
 };
 
 int main(int argc, char **argv)

@@ -9,9 +9,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum kind { FLAG, INTEGER, NUMBER, TEXT, LIST, IDS, CHOICE } kind;
+typedef enum kind { FLAG, INTEGER, NUMBER, TEXT, LIST, NUMBERS, CHOICE } kind;
 
-enum { RUN = 1 << PM_RUN, CHAT = 1 << PM_CHAT, INSPECT = 1 << PM_INSPECT, ALL = RUN | CHAT | INSPECT };
+enum {
+    RUN = 1 << PM_RUN,
+    CHAT = 1 << PM_CHAT,
+    INSPECT = 1 << PM_INSPECT,
+    BENCH = 1 << PM_BENCH,
+    ALL = RUN | CHAT | INSPECT | BENCH
+};
 
 static const struct option {
     const char *name;
@@ -22,8 +28,8 @@ static const struct option {
     const char *help;
 } options[PM_OPTIONS] = {
     [PM_OPT_RAW] = {"--raw", NULL, FLAG, RUN, 0, 0, "continue PROMPT as it is, without the chat template"},
-    [PM_OPT_IDS] = {"--ids", "LIST", IDS, RUN, 0, 0, "token ids separated by commas, in place of PROMPT"},
-    [PM_OPT_JSON] = {"--json", NULL, FLAG, RUN, 0, 0, "print one JSON object instead of streaming the answer"},
+    [PM_OPT_IDS] = {"--ids", "LIST", NUMBERS, RUN, 0, 0, "token ids separated by commas, in place of PROMPT"},
+    [PM_OPT_JSON] = {"--json", NULL, FLAG, RUN | BENCH, 0, 0, "print one JSON object instead of text"},
     [PM_OPT_TOP_LOGPROBS] = {"--top-logprobs", "N", INTEGER, RUN, 0, 1000,
                              "with --json: log-probabilities of each token and of the N likeliest in its place"},
     [PM_OPT_SYSTEM] = {"--system", "TEXT", TEXT, RUN | CHAT, 0, 0, "the system message"},
@@ -41,11 +47,18 @@ static const struct option {
                       "leave out tokens less likely than P times the likeliest (0: off)"},
     [PM_OPT_SEED] = {"--seed", "N", INTEGER, RUN | CHAT, 0, 0, "make sampling repeatable (default: a random seed)"},
     [PM_OPT_STOP] = {"--stop", "TEXT", LIST, RUN | CHAT, 0, 0, "end an answer before TEXT; may be repeated"},
+    [PM_OPT_CONTEXTS] = {"--contexts", "LIST", NUMBERS, BENCH, 0, 0,
+                         "measure after so many tokens (default: 0,512,2048, as far as the model goes)"},
+    [PM_OPT_REPEAT] = {"--repeat", "N", INTEGER, BENCH, 1, 1000,
+                       "measure everything N times and report medians (default: 5)"},
+    [PM_OPT_OPS] = {"--ops", NULL, FLAG, BENCH, 0, 0, "tell the operations of a step apart"},
+    [PM_OPT_CSV] = {"--csv", NULL, FLAG, BENCH, 0, 0, "print comma-separated values instead of a table"},
     [PM_OPT_CTX] = {"--ctx", "N", INTEGER, ALL, 1, INT_MAX,
                     "most tokens of prompt and answer together (default: the model's limit)"},
     [PM_OPT_KV_TYPE] = {"--kv-type", "f16|f32", CHOICE, ALL, 0, 0,
                         "element type of the attention cache (default: f16)"},
-    [PM_OPT_THREADS] = {"--threads", "N", INTEGER, RUN | CHAT, 1, 1024, "threads (default: one per physical core)"},
+    [PM_OPT_THREADS] = {"--threads", "N", INTEGER, RUN | CHAT | BENCH, 1, 1024,
+                        "threads (default: one per physical core)"},
     [PM_OPT_VERBOSE] = {"--verbose", NULL, FLAG, RUN | CHAT, 0, 0,
                         "say on stderr what was loaded, the seed, and timings"},
     [PM_OPT_VERSION] = {"--version", NULL, FLAG, ALL, 0, 0, "print the version"},
@@ -60,6 +73,7 @@ static const struct command {
     [PM_RUN] = {"run", "[MODEL] [PROMPT]", 2, "answer one prompt; a PROMPT of - is read from stdin"},
     [PM_CHAT] = {"chat", "[MODEL]", 1, "hold a conversation; Ctrl-C ends an answer, Ctrl-D the conversation"},
     [PM_INSPECT] = {"inspect", "MODEL", 1, "say whether a checkpoint can be run and what memory it takes"},
+    [PM_BENCH] = {"bench", "[MODEL]", 1, "measure how fast a model runs and how far that is from the machine's limit"},
 };
 
 /* Options that say nothing, or contradict each other, when given together. */
@@ -67,7 +81,7 @@ static const struct conflict {
     pm_option one, other;
 } conflicts[] = {
     {PM_OPT_RAW, PM_OPT_SYSTEM}, {PM_OPT_RAW, PM_OPT_NO_THINK}, {PM_OPT_IDS, PM_OPT_RAW},
-    {PM_OPT_IDS, PM_OPT_SYSTEM}, {PM_OPT_IDS, PM_OPT_NO_THINK},
+    {PM_OPT_IDS, PM_OPT_SYSTEM}, {PM_OPT_IDS, PM_OPT_NO_THINK}, {PM_OPT_JSON, PM_OPT_CSV},
 };
 
 bool pm_parse_ids(const char *text, pm_token **ids, size_t *n)
@@ -168,11 +182,12 @@ static int set_value(pm_args *args, pm_option id, const char *text)
             return pm_cli_usage("%s takes a text that is not empty", option->name);
         args->stop[args->n_stop++] = text;
         return PM_EXIT_OK;
-    case IDS: {
+    case NUMBERS: {
         pm_token *ids;
         size_t n;
         if (!pm_parse_ids(text, &ids, &n))
-            return pm_cli_usage("%s takes token ids separated by commas, such as 1,2,3, not '%s'", option->name, text);
+            return pm_cli_usage("%s takes whole numbers separated by commas, such as 1,2,3, not '%s'", option->name,
+                                text);
         free(ids);
         return PM_EXIT_OK;
     }
@@ -215,7 +230,7 @@ static int parse_command(pm_args *args, int argc, char **argv)
         return pm_cli_usage("say what to do, such as: polymath run \"What is a dog?\"");
     if (argv[1][0] == '-') {
         if (argc > 2 || (strcmp(argv[1], "--help") != 0 && strcmp(argv[1], "--version") != 0))
-            return pm_cli_usage("the first word is a command: run, chat or inspect");
+            return pm_cli_usage("the first word is a command: run, chat, inspect or bench");
         return PM_EXIT_OK;
     }
     for (int c = 0; c < PM_COMMANDS; c++) {
@@ -225,7 +240,7 @@ static int parse_command(pm_args *args, int argc, char **argv)
             return PM_EXIT_OK;
         }
     }
-    return pm_cli_usage("unknown command '%s'; there are run, chat and inspect", argv[1]);
+    return pm_cli_usage("unknown command '%s'; there are run, chat, inspect and bench", argv[1]);
 }
 
 /* What the words of a command mean only together; an exit code. */
@@ -305,6 +320,6 @@ void pm_args_help(const pm_args *args)
         printf("\nA single word that is an existing directory is the MODEL, any other the PROMPT. '--' ends the "
                "options.\n");
     if (args->command != PM_INSPECT)
-        printf("%sMODEL left out is the bundled model. Defaults come from the model's generation_config.json.\n",
-               args->command == PM_RUN ? "" : "\n");
+        printf("%sMODEL left out is the bundled model.%s\n", args->command == PM_RUN ? "" : "\n",
+               args->command == PM_BENCH ? "" : " Defaults come from the model's generation_config.json.");
 }

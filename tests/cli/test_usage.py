@@ -7,7 +7,7 @@ import pytest
 
 from command import call, refused
 
-COMMANDS = ["run", "chat", "inspect"]
+COMMANDS = ["run", "chat", "inspect", "bench"]
 
 
 def options(text):
@@ -28,8 +28,8 @@ def every_option(polymath):
     "args, words",
     [
         ([], ["run"]),
-        (["walk"], ["walk", "run, chat and inspect"]),
-        (["--json"], ["run, chat or inspect"]),
+        (["walk"], ["walk", "run, chat, inspect and bench"]),
+        (["--json"], ["run, chat, inspect or bench"]),
         (["run"], ["PROMPT is missing"]),
         (["run", "a", "b", "c"], ["'c'", "quotes"]),
         (["chat", "a", "b"], ["'b'"]),
