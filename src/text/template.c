@@ -172,7 +172,7 @@ int pm_template_render(const pm_template *tmpl, const json_t *vars, pm_rendered 
     run->err = err;
     bool ok = pm_buf_reserve(&run->text, 0) == PM_OK && pm_buf_reserve(&run->trust, 0) == PM_OK;
     if (!ok)
-        pm_tpl_fail_memory(run);
+        pm_tpl_report_memory(run);
     ok = ok && fill_context(run, vars) && pm_tpl_execute(run, &tmpl->body, &top);
     int status = run->status;
     if (ok) {

@@ -175,7 +175,7 @@ static bool bind(tpl_run *run, const tpl_builtin *builtin, const tpl_args *args,
         call->arg[i] = args->pos[i];
     for (size_t k = 0; k < args->n_kw; k++) {
         int i = 0;
-        while (i < n_params && (!*builtin->params[i] || strcmp(builtin->params[i], args->kw[k].name)))
+        while (i < n_params && (!*builtin->params[i] || strcmp(builtin->params[i], args->kw[k].name) != 0))
             i++;
         if (i == n_params)
             return pm_tpl_fail(run, PM_ERR_INVALID, "%s has no argument '%s'", builtin->name, args->kw[k].name);
@@ -204,7 +204,7 @@ bool pm_tpl_call_builtin(tpl_run *run, const tpl_builtin *builtin, tpl_value sel
 static bool take_keyword(tpl_args *args, const char *name, tpl_value *out)
 {
     for (size_t i = 0; i < args->n_kw; i++) {
-        if (strcmp(args->kw[i].name, name))
+        if (strcmp(args->kw[i].name, name) != 0)
             continue;
         *out = args->kw[i].value;
         memmove(&args->kw[i], &args->kw[i + 1], (args->n_kw - i - 1) * sizeof(*args->kw));

@@ -338,7 +338,7 @@ static bool filter_int(tpl_run *run, const tpl_call *call, tpl_value *out)
 {
     tpl_value value = call->self, absent = call->arg[0];
     int64_t base, i;
-    double d;
+    double d = 0;
     uint8_t trust = pm_tpl_trust(value);
     if (value.kind == TPL_UNDEFINED)
         return pm_tpl_fail_undefined(run, value);

@@ -24,13 +24,13 @@ size_t pm_tpl_float_repr(double f, char out[40])
 {
     if (!isfinite(f))
         return (size_t)sprintf(out, "%s", isnan(f) ? "nan" : f > 0 ? "inf" : "-inf");
-    char text[40], digits[24];
+    char text[40], digits[24] = "";
     for (int precision = 0; precision < 17; precision++) {
         snprintf(text, sizeof(text), "%.*e", precision, f);
         if (strtod(text, NULL) == f)
             break;
     }
-    int n = 0, exponent = atoi(strchr(text, 'e') + 1);
+    int n = 0, exponent = (int)strtol(strchr(text, 'e') + 1, NULL, 10);
     for (const char *c = text; *c != 'e'; c++)
         if (isdigit((unsigned char)*c))
             digits[n++] = *c;
@@ -119,7 +119,7 @@ static void put_seq(tpl_run *run, tpl_value value)
         return;
     }
     if (seq->flavour == TPL_GENERATOR) {
-        pm_tpl_fail(run, PM_ERR_INVALID, "a %s has no text", pm_tpl_type(value));
+        pm_tpl_report(run, PM_ERR_INVALID, "a %s has no text", pm_tpl_type(value));
         return;
     }
     bool tuple = seq->flavour == TPL_TUPLE, is_view = seq->flavour == TPL_VIEW;
@@ -149,20 +149,21 @@ static void put_dict(tpl_run *run, tpl_value value)
 
 void pm_tpl_put_repr(tpl_run *run, tpl_value value)
 {
-    char text[64];
+    char number[64];
+    const char *text = number;
     if (!pm_tpl_step(run, 1))
         return;
     switch ((tpl_kind)value.kind) {
-    case TPL_UNDEFINED: strcpy(text, "Undefined"); break;
-    case TPL_NONE: strcpy(text, "None"); break;
-    case TPL_BOOL: strcpy(text, value.b ? "True" : "False"); break;
-    case TPL_INT: snprintf(text, sizeof(text), "%lld", (long long)value.i); break;
-    case TPL_FLOAT: pm_tpl_float_repr(value.f, text); break;
+    case TPL_UNDEFINED: text = "Undefined"; break;
+    case TPL_NONE: text = "None"; break;
+    case TPL_BOOL: text = value.b ? "True" : "False"; break;
+    case TPL_INT: snprintf(number, sizeof(number), "%lld", (long long)value.i); break;
+    case TPL_FLOAT: pm_tpl_float_repr(value.f, number); break;
     case TPL_STR: put_quoted(run, value.s); return;
     case TPL_SEQ: put_seq(run, value); return;
     case TPL_DICT: put_dict(run, value); return;
-    case TPL_LOOP: snprintf(text, sizeof(text), "<LoopContext %zu/%zu>", value.loop->at + 1, value.loop->n); break;
-    default: pm_tpl_fail(run, PM_ERR_INVALID, "a %s has no text", pm_tpl_type(value)); return;
+    case TPL_LOOP: snprintf(number, sizeof(number), "<LoopContext %zu/%zu>", value.loop->at + 1, value.loop->n); break;
+    default: pm_tpl_report(run, PM_ERR_INVALID, "a %s has no text", pm_tpl_type(value)); return;
     }
     pm_tpl_puts(run, text, value.trust);
 }
@@ -425,7 +426,7 @@ static bool find_value(tpl_run *run, const tpl_str *spec, size_t *at, const tpl_
         if (item && *at < spec->len)
             ++*at;
         if (!item    ? !pm_tpl_getattr(run, *out, key, out)
-            : digits ? !pm_tpl_getitem(run, *out, pm_tpl_int(atoi(key), 1), out)
+            : digits ? !pm_tpl_getitem(run, *out, pm_tpl_int(strtol(key, NULL, 10), 1), out)
                      : !pm_tpl_text(run, key, strlen(key), 1, &text) || !pm_tpl_getitem(run, *out, text, out))
             return false;
     }

@@ -326,9 +326,11 @@ typedef struct tpl_parser {
     size_t n_names, cap_names;
 } tpl_parser;
 
-bool pm_tpl_syntax(tpl_parser *parser, int line, pm_status code, const char *format, ...)
+/* Fills the error with "NAME:LINE: ..."; the macros also say false, for `return`. */
+void pm_tpl_report_syntax(tpl_parser *parser, int line, pm_status code, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
-bool pm_tpl_no_memory(tpl_parser *parser);
+#define pm_tpl_syntax(parser, ...) (pm_tpl_report_syntax(parser, __VA_ARGS__), false)
+#define pm_tpl_no_memory(parser)   (pm_fail_memory((parser)->err), false)
 tpl_node *pm_tpl_node(tpl_parser *parser, tpl_node_kind kind, int line);
 int pm_tpl_name(tpl_parser *parser, const char *name); /* its index, or -1 when out of memory */
 bool pm_tpl_is_op(const tpl_parser *parser, tpl_op op);
@@ -337,7 +339,8 @@ bool pm_tpl_skip_op(tpl_parser *parser, tpl_op op);
 bool pm_tpl_skip_name(tpl_parser *parser, const char *name);
 bool pm_tpl_expect_op(tpl_parser *parser, tpl_op op);
 bool pm_tpl_expect_name(tpl_parser *parser, const char **name);
-bool pm_tpl_unexpected(tpl_parser *parser, const char *wanted);
+void pm_tpl_report_unexpected(tpl_parser *parser, const char *wanted);
+#define pm_tpl_unexpected(parser, wanted) (pm_tpl_report_unexpected(parser, wanted), false)
 
 /* A growing list of nodes, moved into the heap at the end. */
 typedef struct tpl_nodes {
@@ -380,10 +383,13 @@ struct tpl_run {
     pm_error *err;
 };
 
-/* Fills the error with "NAME:LINE: ..." and returns false; the first failure stays. */
-bool pm_tpl_fail(tpl_run *run, pm_status code, const char *format, ...) __attribute__((format(printf, 3, 4)));
-bool pm_tpl_fail_memory(tpl_run *run);
-bool pm_tpl_fail_undefined(tpl_run *run, tpl_value value);
+/* Fills the error with "NAME:LINE: ..."; the first failure stays. The macros also say false, for `return`. */
+void pm_tpl_report(tpl_run *run, pm_status code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+void pm_tpl_report_memory(tpl_run *run);
+void pm_tpl_report_undefined(tpl_run *run, tpl_value value);
+#define pm_tpl_fail(run, ...)             (pm_tpl_report(run, __VA_ARGS__), false)
+#define pm_tpl_fail_memory(run)           (pm_tpl_report_memory(run), false)
+#define pm_tpl_fail_undefined(run, value) (pm_tpl_report_undefined(run, value), false)
 bool pm_tpl_step(tpl_run *run, size_t n);              /* counts work; fails past the limit */
 void *pm_tpl_new(tpl_run *run, size_t n, size_t size); /* NULL after filling the error */
 

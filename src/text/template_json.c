@@ -32,7 +32,7 @@ bool pm_tpl_from_json(tpl_run *run, const json_t *json, int depth, tpl_value *ou
     if (!pm_tpl_dict_new(run, TPL_DICT, json_object_size(json), 0, out))
         return false;
     /* jansson iterates through a non-const pointer but does not change the object. */
-    json_t *object = (json_t *)(uintptr_t)json;
+    json_t *object = (json_t *)json;
     for (void *at = json_object_iter(object); at; at = json_object_iter_next(object, at)) {
         const char *name = json_object_iter_key(at);
         tpl_value key, value;
@@ -106,17 +106,18 @@ static void write_string(writer *w, const tpl_str *s)
 /* The text of a scalar; false when the value is none. Keys of objects are quoted. */
 static bool write_scalar(writer *w, tpl_value value, bool key)
 {
-    char text[40];
+    char number[40];
+    const char *text = number;
     switch ((tpl_kind)value.kind) {
     case TPL_STR: write_string(w, value.s); return true;
-    case TPL_NONE: strcpy(text, "null"); break;
-    case TPL_BOOL: strcpy(text, value.b ? "true" : "false"); break;
-    case TPL_INT: snprintf(text, sizeof(text), "%lld", (long long)value.i); break;
+    case TPL_NONE: text = "null"; break;
+    case TPL_BOOL: text = value.b ? "true" : "false"; break;
+    case TPL_INT: snprintf(number, sizeof(number), "%lld", (long long)value.i); break;
     case TPL_FLOAT:
         if (isfinite(value.f))
-            pm_tpl_float_repr(value.f, text);
+            pm_tpl_float_repr(value.f, number);
         else
-            strcpy(text, isnan(value.f) ? "NaN" : value.f > 0 ? "Infinity" : "-Infinity");
+            text = isnan(value.f) ? "NaN" : value.f > 0 ? "Infinity" : "-Infinity";
         break;
     default: return false;
     }

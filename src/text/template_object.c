@@ -227,7 +227,7 @@ static bool macro_attr(tpl_run *run, const tpl_macro *macro, const char *name, t
             return true;
         }
     }
-    if (strcmp(name, "arguments"))
+    if (strcmp(name, "arguments") != 0)
         return pm_tpl_undefined(run, NULL, "Macro", name, out);
     if (!pm_tpl_seq_new(run, TPL_TUPLE, macro->n, 1, out))
         return false;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool pm_tpl_syntax(tpl_parser *parser, int line, pm_status code, const char *format, ...)
+void pm_tpl_report_syntax(tpl_parser *parser, int line, pm_status code, const char *format, ...)
 {
     char text[512];
     va_list args;
@@ -13,20 +13,13 @@ bool pm_tpl_syntax(tpl_parser *parser, int line, pm_status code, const char *for
     vsnprintf(text, sizeof(text), format, args);
     va_end(args);
     pm_fail(parser->err, code, "%s:%d: %s", parser->tmpl->name, line, text);
-    return false;
-}
-
-bool pm_tpl_no_memory(tpl_parser *parser)
-{
-    pm_fail_memory(parser->err);
-    return false;
 }
 
 tpl_node *pm_tpl_node(tpl_parser *parser, tpl_node_kind kind, int line)
 {
     tpl_node *node = pm_tpl_alloc(parser->heap, 1, sizeof(*node));
     if (!node) {
-        pm_tpl_no_memory(parser);
+        pm_fail_memory(parser->err);
         return NULL;
     }
     node->kind = (uint8_t)kind;
@@ -46,7 +39,7 @@ int pm_tpl_name(tpl_parser *parser, const char *name)
     if (status == PM_OK)
         status = pm_map_set(&parser->names, name, strlen(name), (int)parser->n_names);
     if (status != PM_OK) {
-        pm_tpl_no_memory(parser);
+        pm_fail_memory(parser->err);
         return -1;
     }
     parser->name_list[parser->n_names] = name;
@@ -79,7 +72,7 @@ bool pm_tpl_skip_name(tpl_parser *parser, const char *name)
     return is;
 }
 
-bool pm_tpl_unexpected(tpl_parser *parser, const char *wanted)
+void pm_tpl_report_unexpected(tpl_parser *parser, const char *wanted)
 {
     static const char *const ops[] = {"",   "+", "-", "*", "/", "//", "%", "**", "~", "==", "!=", "<", "<=", ">",
                                       ">=", "=", ".", ":", "|", ",",  ";", "(",  ")", "[",  "]",  "{", "}"};
@@ -98,7 +91,7 @@ bool pm_tpl_unexpected(tpl_parser *parser, const char *wanted)
     const char *got = token->type == TPL_T_NAME ? token->text
                       : token->type == TPL_T_OP ? ops[token->op]
                                                 : types[token->type];
-    return pm_tpl_syntax(parser, token->line, PM_ERR_FORMAT, "expected %s, got '%.80s'", wanted, got);
+    pm_tpl_report_syntax(parser, token->line, PM_ERR_FORMAT, "expected %s, got '%.80s'", wanted, got);
 }
 
 bool pm_tpl_expect_op(tpl_parser *parser, tpl_op op)
@@ -123,7 +116,7 @@ bool pm_tpl_expect_name(tpl_parser *parser, const char **name)
 bool pm_tpl_push(tpl_parser *parser, tpl_nodes *list, tpl_node *node)
 {
     void *items = list->items;
-    int status = pm_grow(&items, &list->cap, list->n + 1, sizeof(*list->items));
+    int status = pm_grow(&items, &list->cap, list->n + 1, sizeof(void *));
     list->items = items;
     if (status != PM_OK)
         return pm_tpl_no_memory(parser);
@@ -134,9 +127,9 @@ bool pm_tpl_push(tpl_parser *parser, tpl_nodes *list, tpl_node *node)
 bool pm_tpl_seal(tpl_parser *parser, tpl_nodes *list, bool ok, tpl_block *out)
 {
     if (ok && list->n) {
-        out->items = pm_tpl_alloc(parser->heap, list->n, sizeof(*list->items));
+        out->items = pm_tpl_alloc(parser->heap, list->n, sizeof(void *));
         if (out->items)
-            memcpy(out->items, list->items, list->n * sizeof(*list->items));
+            memcpy(out->items, list->items, list->n * sizeof(void *));
         else
             ok = pm_tpl_no_memory(parser);
         out->n = list->n;
@@ -514,7 +507,7 @@ static bool parse_test(tpl_parser *parser, tpl_node *subject, tpl_node **out)
     } else if (test_argument_follows(parser)) {
         if (pm_tpl_is_name(parser, "is"))
             return pm_tpl_syntax(parser, line, PM_ERR_FORMAT, "tests cannot be chained with 'is'");
-        node->args.pos = pm_tpl_alloc(parser->heap, 1, sizeof(*node->args.pos));
+        node->args.pos = pm_tpl_alloc(parser->heap, 1, sizeof(void *));
         if (!node->args.pos)
             return pm_tpl_no_memory(parser);
         node->args.n = 1;

@@ -34,41 +34,41 @@ void *pm_tpl_new(tpl_run *run, size_t n, size_t size)
 {
     void *p = pm_tpl_alloc(&run->heap, n, size);
     if (!p)
-        pm_tpl_fail_memory(run);
+        pm_tpl_report_memory(run);
     return p;
 }
 
 /* ---- failure ---- */
 
-bool pm_tpl_fail(tpl_run *run, pm_status code, const char *format, ...)
+void pm_tpl_report(tpl_run *run, pm_status code, const char *format, ...)
 {
     if (run->status != PM_OK)
-        return false;
+        return;
     char text[1000];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof(text), format, args);
     va_end(args);
     run->status = pm_fail(run->err, code, "%s:%d: %s", run->tmpl->name, run->line, text);
-    return false;
 }
 
-bool pm_tpl_fail_memory(tpl_run *run)
+void pm_tpl_report_memory(tpl_run *run)
 {
-    return pm_tpl_fail(run, PM_ERR_MEMORY, "rendering needs more than %d MB of memory, or there is no more",
-                       TPL_MAX_MEMORY >> 20);
+    pm_tpl_report(run, PM_ERR_MEMORY, "rendering needs more than %d MB of memory, or there is no more",
+                  TPL_MAX_MEMORY >> 20);
 }
 
-bool pm_tpl_fail_undefined(tpl_run *run, tpl_value value)
+void pm_tpl_report_undefined(tpl_run *run, tpl_value value)
 {
     const tpl_undefined *u = value.undefined;
     if (u->hint && u->name)
-        return pm_tpl_fail(run, PM_ERR_INVALID, "'%.100s' is undefined: %s", u->name, u->hint);
-    if (u->hint)
-        return pm_tpl_fail(run, PM_ERR_INVALID, "%s", u->hint);
-    if (u->owner)
-        return pm_tpl_fail(run, PM_ERR_INVALID, "'%s object' has no attribute '%.100s'", u->owner, u->name);
-    return pm_tpl_fail(run, PM_ERR_INVALID, "'%.100s' is undefined", u->name);
+        pm_tpl_report(run, PM_ERR_INVALID, "'%.100s' is undefined: %s", u->name, u->hint);
+    else if (u->hint)
+        pm_tpl_report(run, PM_ERR_INVALID, "%s", u->hint);
+    else if (u->owner)
+        pm_tpl_report(run, PM_ERR_INVALID, "'%s object' has no attribute '%.100s'", u->owner, u->name);
+    else
+        pm_tpl_report(run, PM_ERR_INVALID, "'%.100s' is undefined", u->name);
 }
 
 bool pm_tpl_step(tpl_run *run, size_t n)

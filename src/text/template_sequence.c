@@ -185,7 +185,7 @@ bool pm_tpl_filter_map(tpl_run *run, const tpl_call *call, tpl_value *out)
     }
     for (size_t i = 0; !filter && i < args->n_kw; i++) {
         bool attribute = !strcmp(args->kw[i].name, "attribute");
-        if (!attribute && strcmp(args->kw[i].name, "default"))
+        if (!attribute && strcmp(args->kw[i].name, "default") != 0)
             return pm_tpl_fail(run, PM_ERR_INVALID, "map: unexpected argument '%s'", args->kw[i].name);
         *(attribute ? &path : &fallback) = args->kw[i].value;
     }

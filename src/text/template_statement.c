@@ -241,7 +241,7 @@ static tpl_macro *new_macro(tpl_parser *parser, tpl_node *node, const char *name
     if (node->macro)
         node->macro->name = name;
     else
-        pm_tpl_no_memory(parser);
+        pm_fail_memory(parser->err);
     return node->macro;
 }
 
