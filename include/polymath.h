@@ -195,17 +195,33 @@ PM_API int pm_step(pm_engine *engine, const pm_work *work, int n, pm_error *err)
 
 /* ---- generation ---- */
 
-/* Applied in this order, as Hugging Face does: temperature, top-k, top-p, min-p. */
+typedef struct pm_bias {
+    pm_token id;
+    float bias; /* -100 to 100 */
+} pm_bias;
+
+/* Applied in this order: penalties (repetition, presence, frequency), bias, temperature, top-k, top-p, min-p, XTC. */
 typedef struct pm_sampling {
-    float temperature; /* 0: greedy (ties: the lower id) */
+    float temperature; /* 0: greedy (ties: the lower id), after penalties and bias */
     int top_k;         /* 0: off */
     float top_p;       /* 1: off */
     float min_p;       /* 0: off */
-    uint64_t seed;     /* of a xoshiro256** stream seeded through splitmix64; one draw per token */
+    uint64_t seed;     /* of a xoshiro256** stream seeded through splitmix64; one draw per token, and one before it
+                          when xtc_probability is above 0 and the temperature too */
+    float repetition_penalty; /* 1 or 0: off. Logits of the tokens in prompt and answer are divided by it when above 0,
+                                 else multiplied (Hugging Face) */
+    float presence_penalty;   /* -2 to 2, 0: off. Subtracted from the logits of the tokens in the answer (OpenAI) */
+    float frequency_penalty;  /* -2 to 2, 0: off. The same, as many times as the token stands there (OpenAI) */
+    float xtc_probability;    /* 0: off. With this probability, of the tokens that are at least xtc_threshold likely */
+    float xtc_threshold;      /* all but the least likely are left out ("exclude top choices"), unless that would leave
+                                 out a newline or a token that ends the answer; above 0.5 that never happens */
+    const pm_bias *bias;      /* n_bias numbers added to logits; of the same token they add up. Must stay until the
+                                 answer is there */
+    int n_bias;
 } pm_sampling;
 
 /* The model's generation_config.json over Hugging Face's values (temperature 1, top-k 50). Greedy where do_sample is
- * false, or is absent and so is temperature. seed is 0. */
+ * false, or is absent and so is temperature. seed is 0, xtc_threshold 0.1; what the file cannot say is off. */
 PM_API void pm_engine_sampling(const pm_engine *engine, pm_sampling *out);
 
 typedef struct pm_logprob {

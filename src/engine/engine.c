@@ -40,7 +40,7 @@ static int read_number(const json_t *settings, const char *name, double min, dou
  * unless the file says do_sample, or leaves that out and gives a temperature. */
 static int read_sampling(const json_t *settings, pm_sampling *out, pm_error *err)
 {
-    double temperature = 1, top_k = 50, top_p = 1, min_p = 0;
+    double temperature = 1, top_k = 50, top_p = 1, min_p = 0, repetition = 1;
     const json_t *sample = json_object_get(settings, "do_sample"), *given = json_object_get(settings, "temperature");
     if (sample && !json_is_boolean(sample) && !json_is_null(sample))
         return pm_fail(err, PM_ERR_FORMAT, "generation_config.json: do_sample is neither true nor false");
@@ -51,13 +51,17 @@ static int read_sampling(const json_t *settings, pm_sampling *out, pm_error *err
         status = read_number(settings, "top_p", 0, 1, &top_p, err);
     if (status == PM_OK)
         status = read_number(settings, "min_p", 0, 1, &min_p, err);
+    if (status == PM_OK)
+        status = read_number(settings, "repetition_penalty", 0.01, 100, &repetition, err);
     if (status != PM_OK)
         return status;
     bool greedy = json_is_boolean(sample) ? json_is_false(sample) : !json_is_number(given);
     *out = (pm_sampling){.temperature = greedy ? 0 : (float)temperature,
                          .top_k = (int)top_k,
                          .top_p = top_p > 0 ? (float)top_p : 1,
-                         .min_p = (float)min_p};
+                         .min_p = (float)min_p,
+                         .repetition_penalty = (float)repetition,
+                         .xtc_threshold = 0.1f};
     return PM_OK;
 }
 
@@ -124,6 +128,17 @@ static int read_bos(pm_engine *engine, pm_error *err)
     return status;
 }
 
+/* Finds the token that is a newline. */
+static int read_newline(pm_engine *engine, pm_error *err)
+{
+    pm_token *ids = NULL;
+    size_t n = 0;
+    int status = pm_tokenizer_encode(engine->tokenizer, "\n", 1, &(pm_encode_options){0}, &ids, &n, err);
+    engine->newline = status == PM_OK && n == 1 ? ids[0] : -1;
+    free(ids);
+    return status;
+}
+
 /* Tokenizer, templates, and what answers are made with. */
 static int open_text(pm_engine *engine, const char *dir, pm_error *err)
 {
@@ -145,6 +160,8 @@ static int open_text(pm_engine *engine, const char *dir, pm_error *err)
         status = read_special_tokens(engine, tokenizer_config, err);
     if (status == PM_OK)
         status = read_bos(engine, err);
+    if (status == PM_OK)
+        status = read_newline(engine, err);
     json_decref(generation_config);
     json_decref(tokenizer_config);
     return status;

@@ -26,6 +26,7 @@ struct pm_engine {
     pm_template *chat, *chat_tools; /* NULL when the model has none; the second is for requests with tools */
     json_t *special_tokens;         /* object: bos_token, eos_token, ... as text; the templates' own */
     pm_token bos;                   /* what the post-processor puts in front of a text, -1: nothing */
+    pm_token newline;               /* "\n" as one token, -1: there is none */
     pm_token *stops;                /* tokens that end an answer */
     size_t n_stops;
     pm_sampling sampling; /* the model's defaults */

@@ -86,12 +86,13 @@ int pm_generate(pm_session *session, const pm_prompt *prompt, const pm_generate_
     pm_engine *engine = session->engine;
     pm_generate_options defaults = {.sampling = engine->sampling};
     pm_run run = {.session = session, .options = options ? options : &defaults, .start = pm_now()};
-    pm_generation_model model = {engine->tokenizer, engine->stops, engine->n_stops, engine->vocab};
+    pm_generation_model model = {engine->tokenizer, engine->stops, engine->n_stops, engine->vocab, engine->newline};
     pm_error cause;
     int status =
         pm_generation_init(&run.generation, &model, run.options, token_limit(session, prompt, run.options), err);
     if (status != PM_OK)
         return status;
+    pm_generation_prompt(&run.generation, prompt->ids, prompt->n);
     pm_sync_options sync = {.mark = prompt->mark, .progress = run.options->on_prompt, .user = run.options->user};
     status = pm_session_sync(session, prompt->ids, prompt->n, &sync, &run.prompt, &cause);
     run.prompt_seconds = pm_now() - run.start;

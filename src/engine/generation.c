@@ -27,9 +27,17 @@ int pm_generation_init(pm_generation *generation, const pm_generation_model *mod
         pm_generation_free(&made);
         return status;
     }
+    made.sampler.guarded = model->stops;
+    made.sampler.n_guarded = model->n_stops;
+    made.sampler.newline = model->newline;
     pm_detok_init(&made.detok, model->tokenizer, false);
     *generation = made;
     return PM_OK;
+}
+
+void pm_generation_prompt(pm_generation *generation, const pm_token *ids, size_t n)
+{
+    pm_penalties_see(&generation->sampler.penalties, ids, n, false);
 }
 
 void pm_generation_free(pm_generation *generation)

@@ -12,7 +12,8 @@ typedef struct pm_generation_model {
     const pm_tokenizer *tokenizer;
     const pm_token *stops; /* tokens that end an answer */
     size_t n_stops;
-    int vocab; /* width of the logits */
+    int vocab;        /* width of the logits */
+    pm_token newline; /* as a token of its own, -1: none */
 } pm_generation_model;
 
 typedef struct pm_generation {
@@ -33,10 +34,13 @@ typedef struct pm_generation {
     pm_logprob *top; /* [n, n_top] when recorded */
 } pm_generation;
 
-/* Checks the options and begins an answer of at most `limit` >= 1 tokens; max_tokens is the caller's business. The stop
- * strings must stay until pm_generation_free. */
+/* Checks the options and begins an answer of at most `limit` >= 1 tokens; max_tokens is the caller's business. Stop
+ * strings and biases must stay until pm_generation_free. */
 int pm_generation_init(pm_generation *generation, const pm_generation_model *model, const pm_generate_options *options,
                        size_t limit, pm_error *err);
+/* Tells penalties what stands before the answer. */
+void pm_generation_prompt(pm_generation *generation, const pm_token *ids, size_t n);
+
 void pm_generation_free(pm_generation *generation);
 
 /* Takes the next token out of its logits. Sets done and finish when that ends the answer. */

@@ -198,9 +198,17 @@ int pm_sampling_check(const pm_sampling *options, pm_error *err)
     bool unused = options->temperature == 0 && options->top_p == 0;
     if (!unused && !(options->top_p > 0 && options->top_p <= 1))
         return pm_fail(err, PM_ERR_INVALID, "top_p is %g, not above 0 and at most 1", (double)options->top_p);
-    if (!(options->min_p >= 0 && options->min_p <= 1))
-        return pm_fail(err, PM_ERR_INVALID, "min_p is %g, not between 0 and 1", (double)options->min_p);
-    return PM_OK;
+    const struct {
+        const char *name;
+        float value;
+    } shares[] = {{"min_p", options->min_p},
+                  {"xtc_probability", options->xtc_probability},
+                  {"xtc_threshold", options->xtc_threshold}};
+    for (size_t i = 0; i < PM_COUNT(shares); i++)
+        if (!(shares[i].value >= 0 && shares[i].value <= 1))
+            return pm_fail(err, PM_ERR_INVALID, "%s is %g, not between 0 and 1", shares[i].name,
+                           (double)shares[i].value);
+    return pm_penalties_check(options, err);
 }
 
 int pm_sampler_init(pm_sampler *sampler, const pm_sampling *options, int vocab, pm_error *err)
@@ -208,17 +216,24 @@ int pm_sampler_init(pm_sampler *sampler, const pm_sampling *options, int vocab, 
     int status = pm_sampling_check(options, err);
     if (status != PM_OK)
         return status;
-    pm_candidate *candidates = calloc((size_t)vocab, sizeof(*candidates));
-    if (!candidates)
+    pm_sampler made = {.options = *options, .vocab = vocab, .newline = -1};
+    status = pm_penalties_init(&made.penalties, options, vocab, err);
+    if (status != PM_OK)
+        return status;
+    made.candidates = calloc((size_t)vocab, sizeof(*made.candidates));
+    if (!made.candidates) {
+        pm_sampler_free(&made);
         return pm_fail_memory(err);
-    *sampler = (pm_sampler){.options = *options, .candidates = candidates, .vocab = vocab};
-    pm_random_seed(sampler->random, options->seed);
+    }
+    pm_random_seed(made.random, options->seed);
+    *sampler = made;
     return PM_OK;
 }
 
 void pm_sampler_free(pm_sampler *sampler)
 {
     free(sampler->candidates);
+    pm_penalties_free(&sampler->penalties);
     *sampler = (pm_sampler){0};
 }
 
@@ -268,31 +283,69 @@ static size_t filter_min_p(pm_candidate *c, size_t n, float min_p)
     return kept;
 }
 
-int pm_sampler_pick(pm_sampler *sampler, const float *logits, pm_token *id, pm_error *err)
+/* A number of 53 bits: u * 2^53, u in [0, 1). */
+static uint64_t draw(pm_sampler *sampler)
+{
+    return pm_random_next(sampler->random) >> 11;
+}
+
+static bool is_guarded(const pm_sampler *sampler, pm_token id)
+{
+    for (size_t i = 0; i < sampler->n_guarded; i++)
+        if (sampler->guarded[i] == id)
+            return true;
+    return id == sampler->newline;
+}
+
+/* Leaves out the top choices but the last of them; gives the number of candidates left. */
+static size_t exclude_top(const pm_sampler *sampler, pm_candidate *c, size_t n)
+{
+    double least = (double)sampler->options.xtc_threshold * (double)total_weight(c, n);
+    size_t kept = 0;
+    uint64_t last = 0;
+    for (size_t i = 0; i < n; i++)
+        if ((double)c[i].weight >= least && c[i].key > last)
+            last = c[i].key;
+    /* Whoever comes before `last` in the order is a top choice. */
+    for (size_t i = 0; i < n; i++)
+        if (c[i].key < last && is_guarded(sampler, candidate_id(&c[i])))
+            return n;
+    for (size_t i = 0; i < n; i++)
+        if (c[i].key >= last)
+            c[kept++] = c[i];
+    return kept;
+}
+
+/* Draws from the distribution that temperature and filters make; `highest` is the largest of the logits. */
+static pm_token sample(pm_sampler *sampler, const float *logits, float highest)
 {
     const pm_sampling *options = &sampler->options;
-    pm_token greedy = best(logits, sampler->vocab);
-    if (greedy < 0)
-        return pm_fail(err, PM_ERR_NUMERIC, "the logits hold a value that is not finite");
-    if (options->temperature == 0) {
-        *id = greedy;
-        return PM_OK;
-    }
     pm_candidate *c = sampler->candidates;
     size_t n = (size_t)sampler->vocab;
     list_all(sampler, logits);
     if (options->top_k > 0 && (size_t)options->top_k < n)
         n = prefix(c, n, (uint64_t)options->top_k - 1);
-    weigh(c, n, logits, logits[greedy], options->temperature);
+    weigh(c, n, logits, highest, options->temperature);
     if (options->top_p < 1) {
         double wanted = ceil((double)options->top_p * (double)total_weight(c, n));
         n = prefix(c, n, wanted > 1 ? (uint64_t)wanted - 1 : 0);
     }
     if (options->min_p > 0)
         n = filter_min_p(c, n, options->min_p);
-    uint64_t u = pm_random_next(sampler->random) >> 11;
-    n = prefix(c, n, (uint64_t)(((unsigned __int128)u * total_weight(c, n)) >> 53));
-    *id = candidate_id(&c[n - 1]);
+    if (options->xtc_probability > 0 && (double)draw(sampler) * 0x1p-53 < (double)options->xtc_probability)
+        n = exclude_top(sampler, c, n);
+    n = prefix(c, n, (uint64_t)(((unsigned __int128)draw(sampler) * total_weight(c, n)) >> 53));
+    return candidate_id(&c[n - 1]);
+}
+
+int pm_sampler_pick(pm_sampler *sampler, const float *logits, pm_token *id, pm_error *err)
+{
+    logits = pm_penalties_apply(&sampler->penalties, logits);
+    pm_token greedy = best(logits, sampler->vocab);
+    if (greedy < 0)
+        return pm_fail(err, PM_ERR_NUMERIC, "the logits hold a value that is not finite");
+    *id = sampler->options.temperature == 0 ? greedy : sample(sampler, logits, logits[greedy]);
+    pm_penalties_see(&sampler->penalties, id, 1, true);
     return PM_OK;
 }
 

@@ -1,9 +1,13 @@
-/* Choosing a token from logits.
+/* Choosing a token from logits, after penalties and biases (penalties.h).
  *
  * Sampling: the candidates are ordered by (logit descending, id ascending). Each filter keeps a beginning of that
  * order, as Hugging Face's processors do: top-k the first k; top-p the fewest whose share of what top-k left is at
- * least p; min-p those at least min_p times as likely as the first. One number u in [0, 1) is drawn per token, and the
- * token is the one in that order where the running sum of the weights that are left first exceeds u times their total.
+ * least p; min-p those at least min_p times as likely as the first. XTC (Weidmann 2024, "Exclude Top Choices"), last as
+ * its author wants it, drops a beginning instead: when a first number drawn from [0, 1) is less than xtc_probability,
+ * of the candidates whose share of what is left is at least xtc_threshold only the last stays. As in his version
+ * nothing is dropped when a guarded token (a newline, the end of the answer) would be. One more number u in [0, 1) is
+ * drawn per token, and the token is the one in that order where the running sum of the weights that are left first
+ * exceeds u times their total.
  *
  * Weights are exp((logit - highest) / temperature) in units of 2^-40, cut to integers, so sums do not depend on their
  * order, and the same logits and seed give the same token on every machine. A token less than 2^-40 times as likely as
@@ -11,7 +15,7 @@
 #ifndef PM_SAMPLER_H
 #define PM_SAMPLER_H
 
-#include "base/base.h"
+#include "engine/penalties.h"
 
 typedef struct pm_candidate {
     uint64_t key;    /* ascending keys are the order above; the low half is the id */
@@ -23,6 +27,10 @@ typedef struct pm_sampler {
     uint64_t random[4];       /* xoshiro256** (Blackman and Vigna 2018), seeded through splitmix64 */
     pm_candidate *candidates; /* [vocab] */
     int vocab;
+    pm_penalties penalties;
+    const pm_token *guarded; /* [n_guarded] XTC leaves none of these out; borrowed */
+    size_t n_guarded;
+    pm_token newline; /* nor this one; -1: none */
 } pm_sampler;
 
 /* An error that names the option which is out of its range. */
@@ -32,8 +40,8 @@ int pm_sampling_check(const pm_sampling *options, pm_error *err);
 int pm_sampler_init(pm_sampler *sampler, const pm_sampling *options, int vocab, pm_error *err);
 void pm_sampler_free(pm_sampler *sampler);
 
-/* Chooses a token. Minus infinity rules a token out; other values that are not finite are PM_ERR_NUMERIC, and so is a
- * row that rules out all. */
+/* Chooses a token and, when penalties want to know, takes note of it. Minus infinity rules a token out; other values
+ * that are not finite are PM_ERR_NUMERIC, and so is a row that rules out all. */
 int pm_sampler_pick(pm_sampler *sampler, const float *logits, pm_token *id, pm_error *err);
 
 /* Log-probabilities of the raw logits: of `id`, and of the n_top <= vocab best in order. */

@@ -242,6 +242,9 @@ static pm_sampling sampling_of(const char *generation_config)
     return sampling;
 }
 
+#define SAMPLING(t, k, p, m, r)                                                                                        \
+    ((pm_sampling){.temperature = (t), .top_k = (k), .top_p = (p), .min_p = (m), .repetition_penalty = (r)})
+
 static void assert_sampling(pm_sampling got, pm_sampling want)
 {
     assert_true(got.temperature == want.temperature);
@@ -249,21 +252,26 @@ static void assert_sampling(pm_sampling got, pm_sampling want)
     assert_true(got.top_p == want.top_p);
     assert_true(got.min_p == want.min_p);
     assert_true(got.seed == 0);
+    assert_true(got.repetition_penalty == want.repetition_penalty);
+    assert_true(got.xtc_probability == 0 && got.xtc_threshold == 0.1f);
+    assert_true(got.presence_penalty == 0 && got.frequency_penalty == 0 && got.n_bias == 0);
 }
 
 static void test_sampling_defaults(void **state)
 {
     (void)state;
     copy_model();
-    assert_sampling(sampling_of(NULL), (pm_sampling){0, 50, 1, 0, 0});
-    assert_sampling(sampling_of("{}"), (pm_sampling){0, 50, 1, 0, 0});
-    assert_sampling(sampling_of("{\"do_sample\":false,\"temperature\":0.5}"), (pm_sampling){0, 50, 1, 0, 0});
-    assert_sampling(sampling_of("{\"do_sample\":true}"), (pm_sampling){1, 50, 1, 0, 0});
-    assert_sampling(sampling_of("{\"temperature\":0.5,\"top_p\":0.9}"), (pm_sampling){0.5f, 50, 0.9f, 0, 0});
+    assert_sampling(sampling_of(NULL), SAMPLING(0, 50, 1, 0, 1));
+    assert_sampling(sampling_of("{}"), SAMPLING(0, 50, 1, 0, 1));
+    assert_sampling(sampling_of("{\"do_sample\":false,\"temperature\":0.5}"), SAMPLING(0, 50, 1, 0, 1));
+    assert_sampling(sampling_of("{\"do_sample\":true}"), SAMPLING(1, 50, 1, 0, 1));
+    assert_sampling(sampling_of("{\"temperature\":0.5,\"top_p\":0.9}"), SAMPLING(0.5f, 50, 0.9f, 0, 1));
     assert_sampling(sampling_of("{\"do_sample\":true,\"temperature\":0.6,\"top_k\":20,\"top_p\":0.95,\"min_p\":0.01}"),
-                    (pm_sampling){0.6f, 20, 0.95f, 0.01f, 0});
-    assert_sampling(sampling_of("{\"do_sample\":null,\"temperature\":null,\"top_k\":null}"),
-                    (pm_sampling){0, 50, 1, 0, 0});
+                    SAMPLING(0.6f, 20, 0.95f, 0.01f, 1));
+    assert_sampling(sampling_of("{\"do_sample\":null,\"temperature\":null,\"top_k\":null}"), SAMPLING(0, 50, 1, 0, 1));
+    assert_sampling(sampling_of("{\"repetition_penalty\":1.05}"), SAMPLING(0, 50, 1, 0, 1.05f));
+    copy_edit("generation_config.json", "{\"repetition_penalty\":0}");
+    refused_dir(copy, "repetition_penalty");
     copy_edit("generation_config.json", "{\"top_p\":1.5}");
     refused_dir(copy, "top_p");
     copy_edit("generation_config.json", "{\"do_sample\":\"yes\"}");

@@ -16,14 +16,20 @@ static double uniform(void)
     return (double)(pm_random_next(noise) >> 11) * 0x1p-53;
 }
 
-static pm_sampler make(float temperature, int top_k, float top_p, float min_p, uint64_t seed, int vocab)
+#define PLAIN(t, k, p, m, s) ((pm_sampling){.temperature = (t), .top_k = (k), .top_p = (p), .min_p = (m), .seed = (s)})
+
+static pm_sampler make_from(pm_sampling options, int vocab)
 {
     pm_sampler sampler;
-    pm_sampling options = {temperature, top_k, top_p, min_p, seed};
     pm_error err = {0};
     if (pm_sampler_init(&sampler, &options, vocab, &err) != PM_OK)
         fail_msg("%s", err.message);
     return sampler;
+}
+
+static pm_sampler make(float temperature, int top_k, float top_p, float min_p, uint64_t seed, int vocab)
+{
+    return make_from(PLAIN(temperature, top_k, top_p, min_p, seed), vocab);
 }
 
 static pm_token pick(pm_sampler *sampler, const float *logits)
@@ -49,6 +55,22 @@ static int by_rank(const void *a, const void *b)
     return x->logit != y->logit ? (x->logit < y->logit ? 1 : -1) : x->id - y->id;
 }
 
+/* XTC on p[0..n), which sums to 1: with this probability the tokens before the last of those above the threshold give
+ * their share to the others. */
+static void exclude(ranked *r, int n, double probability, double threshold)
+{
+    int top = 0;
+    double left = 0;
+    while (top < n && r[top].p >= threshold)
+        top++;
+    if (top < 2)
+        return;
+    for (int i = top - 1; i < n; i++)
+        left += r[i].p;
+    for (int i = 0; i < n; i++)
+        r[i].p *= 1 - probability + (i < top - 1 ? 0 : probability / left);
+}
+
 /* The tokens that the filters leave, in order; p sums to 1. Gives their number. */
 static int reference(const float *logits, int vocab, const pm_sampling *o, ranked *r)
 {
@@ -71,6 +93,7 @@ static int reference(const float *logits, int vocab, const pm_sampling *o, ranke
         sum += r[i].p;
     for (int i = 0; i < n; i++)
         r[i].p /= sum;
+    exclude(r, n, (double)o->xtc_probability, (double)o->xtc_threshold);
     return n;
 }
 
@@ -80,7 +103,7 @@ static void check_distribution(const float *logits, int vocab, pm_sampling o)
     enum { DRAWS = 200000 };
     ranked *r = calloc((size_t)vocab, sizeof(*r));
     int *count = calloc((size_t)vocab, sizeof(*count)), n = reference(logits, vocab, &o, r), cells = 0;
-    pm_sampler sampler = make(o.temperature, o.top_k, o.top_p, o.min_p, o.seed, vocab);
+    pm_sampler sampler = make_from(o, vocab);
     double chi = 0, rest_p = 0, rest_count = 0;
     for (int i = 0; i < DRAWS; i++)
         count[pick(&sampler, logits)]++;
@@ -117,20 +140,27 @@ static void test_distribution(void **state)
     for (int i = 0; i < 300; i++)
         logits[i] = (float)(uniform() * 8 - 4);
     logits[5] = logits[9] = logits[77];
-    check_distribution(logits, 300, (pm_sampling){1, 0, 1, 0, 1});
-    check_distribution(logits, 300, (pm_sampling){0.7f, 0, 1, 0, 2});
-    check_distribution(logits, 300, (pm_sampling){1.5f, 40, 1, 0, 3});
-    check_distribution(logits, 300, (pm_sampling){1, 0, 0.8f, 0, 4});
-    check_distribution(logits, 300, (pm_sampling){1, 0, 1, 0.1f, 5});
-    check_distribution(logits, 300, (pm_sampling){0.9f, 50, 0.9f, 0.05f, 6});
-    check_distribution(logits, 1, (pm_sampling){1, 0, 0.5f, 0.5f, 7});
+    check_distribution(logits, 300, PLAIN(1, 0, 1, 0, 1));
+    check_distribution(logits, 300, PLAIN(0.7f, 0, 1, 0, 2));
+    check_distribution(logits, 300, PLAIN(1.5f, 40, 1, 0, 3));
+    check_distribution(logits, 300, PLAIN(1, 0, 0.8f, 0, 4));
+    check_distribution(logits, 300, PLAIN(1, 0, 1, 0.1f, 5));
+    check_distribution(logits, 300, PLAIN(0.9f, 50, 0.9f, 0.05f, 6));
+    check_distribution(logits, 1, PLAIN(1, 0, 0.5f, 0.5f, 7));
+    pm_sampling xtc = PLAIN(0.9f, 50, 0.9f, 0.01f, 8);
+    const float shares[][2] = {{1, 0.02f}, {0.5f, 0.02f}, {0.25f, 0.03f}, {1, 0.5f}, {1, 0}};
+    for (size_t i = 0; i < PM_COUNT(shares); i++) {
+        xtc.xtc_probability = shares[i][0];
+        xtc.xtc_threshold = shares[i][1];
+        check_distribution(logits, 300, xtc);
+    }
 }
 
 /* Which tokens remain after each filter, read off by drawing often from a nearly flat distribution. */
 static void assert_kept(const float *logits, int vocab, pm_sampling o, const char *want)
 {
     char seen[32] = {0};
-    pm_sampler sampler = make(o.temperature, o.top_k, o.top_p, o.min_p, 1, vocab);
+    pm_sampler sampler = make_from(o, vocab);
     for (int i = 0; i < vocab; i++)
         seen[i] = '.';
     for (int i = 0; i < 20000; i++)
@@ -145,20 +175,74 @@ static void test_filters(void **state)
     /* probabilities .4 .3 .2 .1 */
     const float steps[] = {logf(.1f), logf(.4f), logf(.2f), logf(.3f)};
     (void)state;
-    assert_kept(thirds, 6, (pm_sampling){1, 2, 1, 0, 0}, ".xx..."); /* ties: the lower ids */
-    assert_kept(thirds, 6, (pm_sampling){1, 4, 1, 0, 0}, "xxx.x.");
-    assert_kept(thirds, 6, (pm_sampling){1, 100, 1, 0, 0}, "xxxxxx");
-    assert_kept(steps, 4, (pm_sampling){1, 0, .39f, 0, 0}, ".x..");
-    assert_kept(steps, 4, (pm_sampling){1, 0, .41f, 0, 0}, ".x.x");
-    assert_kept(steps, 4, (pm_sampling){1, 0, .71f, 0, 0}, ".xxx");
-    assert_kept(steps, 4, (pm_sampling){1, 0, .91f, 0, 0}, "xxxx");
-    assert_kept(steps, 4, (pm_sampling){1, 0, 1e-9f, 0, 0}, ".x..");
-    assert_kept(steps, 4, (pm_sampling){1, 2, .6f, 0, 0}, ".x.x"); /* shares of what top-k left: .57 .43 */
-    assert_kept(steps, 4, (pm_sampling){1, 2, .5f, 0, 0}, ".x..");
-    assert_kept(steps, 4, (pm_sampling){1, 0, 1, .49f, 0}, ".xxx");
-    assert_kept(steps, 4, (pm_sampling){1, 0, 1, .51f, 0}, ".x.x");
-    assert_kept(steps, 4, (pm_sampling){1, 0, 1, 1, 0}, ".x..");
-    assert_kept(steps, 4, (pm_sampling){.5f, 0, 1, .3f, 0}, ".x.x"); /* temperature comes first: 16 9 4 1 */
+    assert_kept(thirds, 6, PLAIN(1, 2, 1, 0, 0), ".xx..."); /* ties: the lower ids */
+    assert_kept(thirds, 6, PLAIN(1, 4, 1, 0, 0), "xxx.x.");
+    assert_kept(thirds, 6, PLAIN(1, 100, 1, 0, 0), "xxxxxx");
+    assert_kept(steps, 4, PLAIN(1, 0, .39f, 0, 0), ".x..");
+    assert_kept(steps, 4, PLAIN(1, 0, .41f, 0, 0), ".x.x");
+    assert_kept(steps, 4, PLAIN(1, 0, .71f, 0, 0), ".xxx");
+    assert_kept(steps, 4, PLAIN(1, 0, .91f, 0, 0), "xxxx");
+    assert_kept(steps, 4, PLAIN(1, 0, 1e-9f, 0, 0), ".x..");
+    assert_kept(steps, 4, PLAIN(1, 2, .6f, 0, 0), ".x.x"); /* shares of what top-k left: .57 .43 */
+    assert_kept(steps, 4, PLAIN(1, 2, .5f, 0, 0), ".x..");
+    assert_kept(steps, 4, PLAIN(1, 0, 1, .49f, 0), ".xxx");
+    assert_kept(steps, 4, PLAIN(1, 0, 1, .51f, 0), ".x.x");
+    assert_kept(steps, 4, PLAIN(1, 0, 1, 1, 0), ".x..");
+    assert_kept(steps, 4, PLAIN(.5f, 0, 1, .3f, 0), ".x.x"); /* temperature comes first: 16 9 4 1 */
+}
+
+/* Exclude top choices: probabilities .4 .3 .2 .1. */
+static void test_xtc(void **state)
+{
+    const float steps[] = {logf(.1f), logf(.4f), logf(.2f), logf(.3f)};
+    static const struct {
+        float threshold, top_p;
+        pm_token guarded, newline;
+        const char *want;
+    } cases[] = {
+        {.05f, 1, 9, -1, "x..."}, {.15f, 1, 9, -1, "x.x."},
+        {.25f, 1, 9, -1, "x.xx"}, {.35f, 1, 9, -1, "xxxx"},   /* one top choice: it stays */
+        {.6f, 1, 9, -1, "xxxx"},  {.35f, .6f, 9, -1, "...x"}, /* of what top-p left: .57 .43 */
+        {.15f, 1, 1, -1, "xxxx"},                             /* a guarded token would go: nothing goes */
+        {.15f, 1, 2, -1, "x.x."},                             /* it is the one that stays */
+        {.15f, 1, 9, 3, "xxxx"},  {.15f, 1, 0, -1, "x.x."},
+    };
+    (void)state;
+    for (size_t k = 0; k < PM_COUNT(cases); k++) {
+        pm_sampling o = PLAIN(1, 0, cases[k].top_p, 0, 1);
+        char seen[] = "....";
+        o.xtc_probability = 1;
+        o.xtc_threshold = cases[k].threshold;
+        pm_sampler sampler = make_from(o, 4);
+        sampler.guarded = &cases[k].guarded;
+        sampler.n_guarded = 1;
+        sampler.newline = cases[k].newline;
+        for (int i = 0; i < 5000; i++)
+            seen[pick(&sampler, steps)] = 'x';
+        if (strcmp(seen, cases[k].want) != 0)
+            fail_msg("case %zu leaves %s, not %s", k, seen, cases[k].want);
+        pm_sampler_free(&sampler);
+    }
+}
+
+/* Two numbers a token with XTC, whether it does anything or not, one without; none when greedy. */
+static void test_draws(void **state)
+{
+    const float logits[] = {0, 0.5f, 0.25f};
+    (void)state;
+    for (int k = 0; k < 4; k++) {
+        pm_sampling o = PLAIN(k == 3 ? 0 : 1, 0, 1, 0, 5);
+        uint64_t stream[4];
+        o.xtc_probability = k == 0 ? 0 : 0.5f;
+        o.xtc_threshold = k == 2 ? 1 : 0.1f;
+        pm_sampler sampler = make_from(o, 3);
+        pm_random_seed(stream, 5);
+        pick(&sampler, logits);
+        for (int i = 0; i < (k == 0 ? 1 : k == 3 ? 0 : 2); i++)
+            pm_random_next(stream);
+        assert_memory_equal(stream, sampler.random, sizeof(stream));
+        pm_sampler_free(&sampler);
+    }
 }
 
 static void test_greedy(void **state)
@@ -256,7 +340,7 @@ static void test_inverse_of_distribution(void **state)
     enum { VOCAB = 4096 };
     float *logits = malloc(VOCAB * sizeof(float));
     ranked *r = calloc(VOCAB, sizeof(*r));
-    pm_sampling o = {0.8f, 0, 0.98f, 0.0001f, 99};
+    pm_sampling o = PLAIN(0.8f, 0, 0.98f, 0.0001f, 99);
     uint64_t stream[4];
     (void)state;
     for (int i = 0; i < VOCAB; i++)
@@ -285,7 +369,7 @@ static void test_logprobs(void **state)
     float logits[VOCAB], logprob;
     ranked r[VOCAB];
     pm_logprob top[VOCAB];
-    pm_sampling plain = {1, 0, 1, 0, 0};
+    pm_sampling plain = PLAIN(1, 0, 1, 0, 0);
     const int sizes[] = {1, 5, 999, VOCAB};
     (void)state;
     for (int i = 0; i < VOCAB; i++)
@@ -324,17 +408,20 @@ static void assert_refused(pm_sampling options, const char *name)
 static void test_options(void **state)
 {
     (void)state;
-    assert_refused((pm_sampling){-1, 0, 1, 0, 0}, "temperature");
-    assert_refused((pm_sampling){NAN, 0, 1, 0, 0}, "temperature");
-    assert_refused((pm_sampling){INFINITY, 0, 1, 0, 0}, "temperature");
-    assert_refused((pm_sampling){1, -1, 1, 0, 0}, "top_k");
-    assert_refused((pm_sampling){1, 0, 0, 0, 0}, "top_p");
-    assert_refused((pm_sampling){0, 0, -1, 0, 0}, "top_p");
-    assert_refused((pm_sampling){1, 0, 1.1f, 0, 0}, "top_p");
-    assert_refused((pm_sampling){1, 0, NAN, 0, 0}, "top_p");
-    assert_refused((pm_sampling){1, 0, 1, -0.1f, 0}, "min_p");
-    assert_refused((pm_sampling){1, 0, 1, 1.1f, 0}, "min_p");
-    assert_refused((pm_sampling){1, 0, 1, NAN, 0}, "min_p");
+    assert_refused(PLAIN(-1, 0, 1, 0, 0), "temperature");
+    assert_refused(PLAIN(NAN, 0, 1, 0, 0), "temperature");
+    assert_refused(PLAIN(INFINITY, 0, 1, 0, 0), "temperature");
+    assert_refused(PLAIN(1, -1, 1, 0, 0), "top_k");
+    assert_refused(PLAIN(1, 0, 0, 0, 0), "top_p");
+    assert_refused(PLAIN(0, 0, -1, 0, 0), "top_p");
+    assert_refused(PLAIN(1, 0, 1.1f, 0, 0), "top_p");
+    assert_refused(PLAIN(1, 0, NAN, 0, 0), "top_p");
+    assert_refused(PLAIN(1, 0, 1, -0.1f, 0), "min_p");
+    assert_refused(PLAIN(1, 0, 1, 1.1f, 0), "min_p");
+    assert_refused(PLAIN(1, 0, 1, NAN, 0), "min_p");
+    assert_refused((pm_sampling){.xtc_probability = 1.5f}, "xtc_probability");
+    assert_refused((pm_sampling){.xtc_threshold = -0.1f}, "xtc_threshold");
+    assert_refused((pm_sampling){.xtc_threshold = NAN}, "xtc_threshold");
     assert_int_equal(pm_sampling_check(&(pm_sampling){0}, NULL), PM_OK);
 }
 
@@ -343,8 +430,14 @@ static void test_options(void **state)
 static void test_large_vocabulary(void **state)
 {
     enum { VOCAB = 150000, DRAWS = 20 };
-    static const pm_sampling options[] = {{1, 0, 1, 0, 1},     {1, 50, 1, 0, 1},    {1, 0, 0.95f, 0, 1},
-                                          {1, 0, 1, 0.05f, 1}, {1, 20, 0.9f, 0, 1}, {5, 0, 0.5f, 0, 1}};
+    static const pm_sampling options[] = {
+        {.temperature = 1, .top_p = 1},
+        {.temperature = 1, .top_k = 50, .top_p = 1},
+        {.temperature = 1, .top_p = 0.95f},
+        {.temperature = 1, .top_p = 1, .min_p = 0.05f},
+        {.temperature = 1, .top_k = 20, .top_p = 0.9f},
+        {.temperature = 5, .top_p = 0.5f},
+        {.temperature = 1, .top_p = 1, .repetition_penalty = 1.1f, .xtc_probability = 1, .xtc_threshold = 0.1f}};
     float *logits = malloc(VOCAB * sizeof(float));
     (void)state;
     for (int shape = 0; shape < 4; shape++) {
@@ -354,8 +447,7 @@ static void test_large_vocabulary(void **state)
                         : shape == 2 ? (float)i * 1e-4f
                                      : (float)-i * 1e-4f;
         for (size_t o = 0; o < PM_COUNT(options); o++) {
-            pm_sampler sampler =
-                make(options[o].temperature, options[o].top_k, options[o].top_p, options[o].min_p, 1, VOCAB);
+            pm_sampler sampler = make_from(options[o], VOCAB);
             double best = 1e9;
             for (int i = 0; i < DRAWS; i++) {
                 double start = pm_now();
@@ -376,6 +468,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_distribution),
         cmocka_unit_test(test_filters),
+        cmocka_unit_test(test_xtc),
+        cmocka_unit_test(test_draws),
         cmocka_unit_test(test_greedy),
         cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_extreme_temperatures),
