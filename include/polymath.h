@@ -154,6 +154,18 @@ PM_API void pm_session_free(pm_session *session);
 /* A second timeline with the same tokens; cache rows are shared until one of them writes. */
 PM_API int pm_session_fork(pm_session **out, const pm_session *session, pm_error *err);
 
+/* Writes the timeline, all that the layers remember of it, and note_len bytes of the caller's own to a file; a file
+ * that is there is replaced when the new one is complete. Only its owner may read it. `note` may be NULL when note_len
+ * is 0. */
+PM_API int pm_session_save(const pm_session *session, const char *path, const void *note, size_t note_len,
+                           pm_error *err);
+
+/* A session as it was saved, bit for bit. The file must be whole, of the same checkpoint and of the same kv_type, and
+ * its tokens must fit the context; else the message says what differs. `note` (may be NULL, as note_len) receives the
+ * caller's own bytes, terminated by a 0 that does not count: pm_free. */
+PM_API int pm_session_load(pm_session **out, pm_engine *engine, const char *path, char **note, size_t *note_len,
+                           pm_error *err);
+
 /* Makes the next or the running pm_session_sync, pm_step or pm_generate on this session end with PM_ERR_CANCELLED
  * (generate: finish reason "cancelled") at the next chunk or token. The flag is cleared by the call that obeys it. */
 PM_API void pm_session_cancel(pm_session *session);

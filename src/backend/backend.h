@@ -232,11 +232,18 @@ typedef struct pm_backend_ops {
     void (*rows_free)(pm_backend *backend, pm_rows *rows);
     uint64_t (*rows_bytes)(const pm_rows_spec *spec, pm_kv_type type, int64_t tokens);
 
-    /* States: zero when new; copy overwrites `to` (same spec). */
+    /* Out of and into host memory, [n, planes, width] in the cache's type, bit for bit: export copies the n rows from
+     * `first` on, import appends n rows. */
+    int (*rows_export)(pm_backend *backend, const pm_rows *rows, int64_t first, int64_t n, void *out, pm_error *err);
+    int (*rows_import)(pm_backend *backend, pm_rows *rows, int64_t n, const void *data, pm_error *err);
+
+    /* States: zero when new; copy overwrites `to` (same spec); export and import copy all [count] f32. */
     int (*state_new)(pm_backend *backend, const pm_state_spec *spec, pm_state **out, pm_error *err);
     void (*state_zero)(pm_backend *backend, pm_state *state);
     void (*state_copy)(pm_backend *backend, pm_state *to, const pm_state *from);
     void (*state_free)(pm_backend *backend, pm_state *state);
+    int (*state_export)(pm_backend *backend, const pm_state *state, float *out, pm_error *err);
+    int (*state_import)(pm_backend *backend, pm_state *state, const float *data, pm_error *err);
 
     int (*embed)(pm_backend *backend, const pm_batch *batch, const pm_embed_args *args, pm_error *err);
     int (*linear)(pm_backend *backend, const pm_batch *batch, const pm_linear_args *args, pm_error *err);

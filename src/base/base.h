@@ -48,6 +48,15 @@ int pm_map_set(pm_map *map, const char *key, size_t len, int value); /* replaces
 int pm_map_get(const pm_map *map, const char *key, size_t len, int absent);
 void pm_map_free(pm_map *map);
 
+/* ---- checksums: XXH64 with seed 0, fed in any pieces ---- */
+typedef struct pm_hash {
+    uint64_t sum[4], n; /* n: bytes so far */
+    unsigned char held[32];
+} pm_hash;
+void pm_hash_start(pm_hash *hash);
+void pm_hash_add(pm_hash *hash, const void *data, size_t n);
+uint64_t pm_hash_value(const pm_hash *hash);
+
 /* ---- files ---- */
 
 /* Reads a whole regular file of at most `max` bytes into an empty buffer. */

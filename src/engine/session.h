@@ -32,6 +32,10 @@ int pm_snapshot_limit(const pm_engine *engine);
  * snapshot and no error. */
 void pm_snapshot_take(pm_session *session);
 
+/* Adds a snapshot at a position after all others and gives it to be filled; NULL when out of memory. The session has
+ * fewer than PM_SNAPSHOTS_MAX. */
+pm_snapshot *pm_snapshot_add(pm_session *session, size_t pos);
+
 /* Drops the session's snapshots after position `pos`. */
 void pm_snapshot_drop_after(pm_session *session, size_t pos);
 

@@ -96,6 +96,16 @@ void pm_snapshot_take(pm_session *session)
     session->snapshots[session->n_snapshots++] = snapshot;
 }
 
+pm_snapshot *pm_snapshot_add(pm_session *session, size_t pos)
+{
+    pm_snapshot *snapshot = snapshot_new(session->engine);
+    if (snapshot) {
+        snapshot->pos = pos;
+        session->snapshots[session->n_snapshots++] = snapshot;
+    }
+    return snapshot;
+}
+
 void pm_snapshot_drop_after(pm_session *session, size_t pos)
 {
     while (session->n_snapshots && session->snapshots[session->n_snapshots - 1]->pos > pos)

@@ -1,7 +1,8 @@
 /* The same bits every time: the logits of the bundled model do not depend on how a prompt is cut into pieces, on its
  * company in a batch, on the number of threads, on the instruction set, or on what a session did before. All
  * comparisons are memcmp. */
-#include "base/base.h"
+#include "engine/generation.h"
+#include "engine/session.h"
 #include "oracle.h"
 
 #define MODEL SOURCE_DIR "/models/default"
@@ -287,7 +288,8 @@ static void test_answers(void **state)
     pm_prompt whole = {prompt, length, 0}, part = {prompt, 60, 0};
     (void)state;
     for (int t = 0; t < 2; t++) {
-        pm_generate_options options = {.sampling = {(float)t * 1.5f, 0, 1, 0, 5}, .max_tokens = 40, .ignore_eos = true};
+        pm_generate_options options = {
+            .sampling = {.temperature = (float)t * 1.5f, .top_p = 1, .seed = 5}, .max_tokens = 40, .ignore_eos = true};
         pm_result first, again, other;
         assert_int_equal(pm_generate(session, &whole, &options, &first, NULL), PM_OK);
         assert_int_equal(pm_generate(session, &part, &options, &other, NULL), PM_OK);
@@ -312,6 +314,58 @@ static void test_answers(void **state)
     pm_engine_close(engine);
 }
 
+/* Sampled answers, each with its own seed and options, computed side by side are those computed alone: sampling sees
+ * nothing of its company either. */
+static void test_answers_in_company(void **state)
+{
+    enum { N = 5, TOKENS = 24 };
+    static const pm_bias bias[] = {{11, 2.5f}, {12, -100}};
+    static const pm_sampling samplings[N] = {
+        {.temperature = 1, .top_p = 1, .seed = 1},
+        {.temperature = 1.3f, .top_k = 40, .top_p = 0.95f, .seed = 2, .repetition_penalty = 1.2f},
+        {.temperature = 0, .presence_penalty = 0.7f, .frequency_penalty = 0.3f},
+        {.temperature = 1, .top_p = 1, .min_p = 0.02f, .seed = 2, .xtc_probability = 0.5f, .xtc_threshold = 0.1f},
+        {.temperature = 0.8f, .top_p = 0.9f, .seed = 1, .bias = bias, .n_bias = 2}};
+    pm_engine *engine = open_engine(NULL);
+    pm_generation_model model = {engine->tokenizer, engine->stops, engine->n_stops, vocab, engine->newline};
+    pm_session *sessions[N];
+    pm_generation generations[N];
+    pm_work work[N];
+    pm_token ids[N];
+    (void)state;
+    for (int i = 0; i < N; i++) {
+        size_t n = 20 + 9 * (size_t)i;
+        pm_generate_options options = {.sampling = samplings[i], .ignore_eos = true};
+        sessions[i] = new_session(engine);
+        assert_int_equal(pm_session_sync(sessions[i], prompt + i, n, NULL, NULL, NULL), PM_OK);
+        assert_int_equal(pm_generation_init(&generations[i], &model, &options, TOKENS, NULL), PM_OK);
+        pm_generation_prompt(&generations[i], prompt + i, n);
+        work[i] = (pm_work){.session = sessions[i], .tokens = &ids[i], .n = 1};
+    }
+    for (int t = 0; t < TOKENS; t++) {
+        for (int i = 0; i < N; i++)
+            assert_int_equal(pm_generation_next(&generations[i], pm_session_logits(sessions[i]), &ids[i], NULL), PM_OK);
+        step(engine, work, N);
+    }
+    for (int i = 0; i < N; i++) {
+        pm_session *alone = new_session(engine);
+        pm_prompt part = {prompt + i, 20 + 9 * (size_t)i, 0};
+        pm_generate_options options = {.sampling = samplings[i], .max_tokens = TOKENS, .ignore_eos = true};
+        pm_result result;
+        assert_int_equal(pm_generate(alone, &part, &options, &result, NULL), PM_OK);
+        assert_int_equal(result.n, TOKENS);
+        for (int t = 0; t < TOKENS; t++)
+            if (result.ids[t] != generations[i].ids[t])
+                fail_msg("answer %d, token %d is %d alone and %d in company", i, t, (int)result.ids[t],
+                         (int)generations[i].ids[t]);
+        pm_result_free(&result);
+        pm_generation_free(&generations[i]);
+        pm_session_free(alone);
+        pm_session_free(sessions[i]);
+    }
+    pm_engine_close(engine);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -323,6 +377,7 @@ int main(void)
         cmocka_unit_test(test_rollback),
         cmocka_unit_test(test_fork),
         cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_answers_in_company),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -295,13 +295,46 @@ static void test_now(void **state)
     assert_true(a > 0 && b >= a && b - a < 10);
 }
 
+/* Published values of XXH64 with seed 0; any pieces give the same. */
+static void test_hash(void **state)
+{
+    static const struct {
+        const char *text;
+        uint64_t value;
+    } cases[] = {
+        {"", 0xef46db3751d8e999u},
+        {"a", 0xd24ec4f1a98c6e5bu},
+        {"abc", 0x44bc2cf5ad770999u},
+        {"Nobody inspects the spammish repetition", 0xfbcea83c8a378bf1u},
+    };
+    unsigned char data[300];
+    pm_hash whole, parts;
+    (void)state;
+    for (size_t i = 0; i < PM_COUNT(cases); i++) {
+        pm_hash_start(&whole);
+        pm_hash_add(&whole, cases[i].text, strlen(cases[i].text));
+        if (pm_hash_value(&whole) != cases[i].value)
+            fail_msg("hash of '%s' is %llx", cases[i].text, (unsigned long long)pm_hash_value(&whole));
+    }
+    for (size_t i = 0; i < sizeof(data); i++)
+        data[i] = (unsigned char)(i * i);
+    pm_hash_start(&whole);
+    pm_hash_add(&whole, data, sizeof(data));
+    for (size_t piece = 1; piece < 100; piece++) {
+        pm_hash_start(&parts);
+        for (size_t at = 0; at < sizeof(data); at += piece)
+            pm_hash_add(&parts, data + at, sizeof(data) - at < piece ? sizeof(data) - at : piece);
+        assert_true(pm_hash_value(&parts) == pm_hash_value(&whole));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_fail),     cmocka_unit_test(test_sizes),    cmocka_unit_test(test_buf),
-        cmocka_unit_test(test_grow),     cmocka_unit_test(test_arena),    cmocka_unit_test(test_map),
-        cmocka_unit_test(test_utf8_all), cmocka_unit_test(test_utf8_bad), cmocka_unit_test(test_files),
-        cmocka_unit_test(test_now),
+        cmocka_unit_test(test_hash),  cmocka_unit_test(test_fail),     cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_buf),   cmocka_unit_test(test_grow),     cmocka_unit_test(test_arena),
+        cmocka_unit_test(test_map),   cmocka_unit_test(test_utf8_all), cmocka_unit_test(test_utf8_bad),
+        cmocka_unit_test(test_files), cmocka_unit_test(test_now),
     };
     return cmocka_run_group_tests(tests, make_directory, remove_directory);
 }

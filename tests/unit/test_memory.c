@@ -208,12 +208,56 @@ static void test_states(void **state)
     pm_cpu_state_free(NULL, NULL);
 }
 
+/* Rows and states leave and come back bit for bit, in pieces that do not fit the blocks. */
+static void test_export(void **state)
+{
+    static const int pieces[] = {1, 63, 64, 7, 65};
+    (void)state;
+    for (int type = 0; type < 2; type++) {
+        pm_rows *rows = new_rows((pm_kv_type)type), *copy = new_rows((pm_kv_type)type), *fork;
+        pm_error err = {0};
+        size_t row = (size_t)(spec.planes * spec.width) * (type == PM_KV_F16 ? 2 : 4);
+        unsigned char data[200 * 4 * 6 * 4], again[sizeof(data)];
+        for (size_t i = 0; i < sizeof(data); i++)
+            data[i] = (unsigned char)(i * 31 + i / 251);
+        int64_t at = 0;
+        for (size_t i = 0; i < PM_COUNT(pieces); at += pieces[i++])
+            assert_int_equal(pm_cpu_rows_import(NULL, rows, pieces[i], data + (size_t)at * row, &err), PM_OK);
+        assert_int_equal(pm_cpu_rows_length(rows), 200);
+        assert_int_equal(pm_cpu_rows_export(NULL, rows, 0, 200, again, &err), PM_OK);
+        assert_memory_equal(data, again, 200 * row);
+        assert_int_equal(pm_cpu_rows_export(NULL, rows, 60, 70, again, &err), PM_OK);
+        assert_memory_equal(data + 60 * row, again, 70 * row);
+        /* an import after a fork leaves the original alone */
+        assert_int_equal(pm_cpu_rows_fork(NULL, rows, 100, &fork, &err), PM_OK);
+        assert_int_equal(pm_cpu_rows_import(NULL, fork, 30, data, &err), PM_OK);
+        assert_int_equal(pm_cpu_rows_export(NULL, rows, 100, 30, again, &err), PM_OK);
+        assert_memory_equal(data + 100 * row, again, 30 * row);
+        assert_int_equal(pm_cpu_rows_export(NULL, fork, 100, 30, again, &err), PM_OK);
+        assert_memory_equal(data, again, 30 * row);
+        assert_int_equal(pm_cpu_rows_export(NULL, rows, 190, 11, again, &err), PM_ERR_INVALID);
+        assert_non_null(strstr(err.message, "200"));
+        assert_int_equal(pm_cpu_rows_export(NULL, rows, -1, 1, again, &err), PM_ERR_INVALID);
+        pm_cpu_rows_free(NULL, rows);
+        pm_cpu_rows_free(NULL, copy);
+        pm_cpu_rows_free(NULL, fork);
+    }
+    const float in[5] = {1, -0.0f, 3e-40f, 4, 5};
+    float out[5];
+    pm_state *a;
+    assert_int_equal(pm_cpu_state_new(NULL, &(pm_state_spec){5}, &a, NULL), PM_OK);
+    assert_int_equal(pm_cpu_state_import(NULL, a, in, NULL), PM_OK);
+    assert_int_equal(pm_cpu_state_export(NULL, a, out, NULL), PM_OK);
+    assert_memory_equal(in, out, sizeof(in));
+    pm_cpu_state_free(NULL, a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_growth),         cmocka_unit_test(test_truncate), cmocka_unit_test(test_fork),
-        cmocka_unit_test(test_cut_then_write), cmocka_unit_test(test_refusals), cmocka_unit_test(test_bytes),
-        cmocka_unit_test(test_states),
+        cmocka_unit_test(test_export), cmocka_unit_test(test_growth),         cmocka_unit_test(test_truncate),
+        cmocka_unit_test(test_fork),   cmocka_unit_test(test_cut_then_write), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_bytes),  cmocka_unit_test(test_states),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -58,6 +58,10 @@ int pm_cpu_state_new(pm_backend *backend, const pm_state_spec *spec, pm_state **
 void pm_cpu_state_zero(pm_backend *backend, pm_state *state);
 void pm_cpu_state_copy(pm_backend *backend, pm_state *to, const pm_state *from);
 void pm_cpu_state_free(pm_backend *backend, pm_state *state);
+int pm_cpu_state_export(pm_backend *backend, const pm_state *state, float *out, pm_error *err);
+int pm_cpu_state_import(pm_backend *backend, pm_state *state, const float *data, pm_error *err);
+int pm_cpu_rows_export(pm_backend *backend, const pm_rows *rows, int64_t first, int64_t n, void *out, pm_error *err);
+int pm_cpu_rows_import(pm_backend *backend, pm_rows *rows, int64_t n, const void *data, pm_error *err);
 
 /* ---- operations, one file each ---- */
 int pm_cpu_embed(pm_backend *backend, const pm_batch *batch, const pm_embed_args *args, pm_error *err);

@@ -148,6 +148,41 @@ uint64_t pm_cpu_rows_bytes(const pm_rows_spec *spec, pm_kv_type type, int64_t to
     return (uint64_t)blocks_for(rows) * block;
 }
 
+/* Where a row's vector of one plane lies, and its bytes. */
+static unsigned char *row_vector(const pm_rows *rows, int64_t row, int plane, size_t bytes)
+{
+    return (unsigned char *)pm_rows_plane(rows, row / PM_BLOCK_ROWS, plane) + (size_t)(row % PM_BLOCK_ROWS) * bytes;
+}
+
+int pm_cpu_rows_export(pm_backend *backend, const pm_rows *rows, int64_t first, int64_t n, void *out, pm_error *err)
+{
+    (void)backend;
+    size_t bytes = rows->plane_bytes / PM_BLOCK_ROWS;
+    unsigned char *to = out;
+    if (first < 0 || n < 0 || first > rows->length || n > rows->length - first)
+        return pm_fail(err, PM_ERR_INVALID, "cannot export %lld rows from %lld of a cache of %lld", (long long)n,
+                       (long long)first, (long long)rows->length);
+    for (int64_t row = first; row < first + n; row++)
+        for (int plane = 0; plane < rows->spec.planes; plane++, to += bytes)
+            memcpy(to, row_vector(rows, row, plane, bytes), bytes);
+    return PM_OK;
+}
+
+int pm_cpu_rows_import(pm_backend *backend, pm_rows *rows, int64_t n, const void *data, pm_error *err)
+{
+    (void)backend;
+    size_t bytes = rows->plane_bytes / PM_BLOCK_ROWS;
+    const unsigned char *from = data;
+    int rc = pm_rows_reserve(rows, n, err);
+    if (rc != PM_OK)
+        return rc;
+    for (int64_t row = rows->length; row < rows->length + n; row++)
+        for (int plane = 0; plane < rows->spec.planes; plane++, from += bytes)
+            memcpy(row_vector(rows, row, plane, bytes), from, bytes);
+    rows->length += n;
+    return PM_OK;
+}
+
 int pm_cpu_state_new(pm_backend *backend, const pm_state_spec *spec, pm_state **out, pm_error *err)
 {
     size_t bytes;
@@ -180,4 +215,18 @@ void pm_cpu_state_free(pm_backend *backend, pm_state *state)
 {
     (void)backend;
     free(state);
+}
+
+int pm_cpu_state_export(pm_backend *backend, const pm_state *state, float *out, pm_error *err)
+{
+    (void)backend, (void)err;
+    memcpy(out, state->data, (size_t)state->count * sizeof(float));
+    return PM_OK;
+}
+
+int pm_cpu_state_import(pm_backend *backend, pm_state *state, const float *data, pm_error *err)
+{
+    (void)backend, (void)err;
+    memcpy(state->data, data, (size_t)state->count * sizeof(float));
+    return PM_OK;
 }

@@ -1,0 +1,428 @@
+/* Saved sessions. The file (files/stream.h), version 1:
+ *
+ *     "polymath", version u32, kv_type u32, model_type [64] padded with zeros
+ *     checkpoint u64, layout u64         hashes: of config and tensors; of what a session keeps
+ *     size u64, note u64, tokens u64     bytes of the file and of the note, length of the timeline
+ *     has_logits u32, snapshots u32
+ *     note, tokens i32 [tokens]
+ *     rows      each [tokens / ratio, planes, width] of the KV type
+ *     states    each [count] f32
+ *     logits    [vocab] f32, when has_logits
+ *     snapshots each: position u64, states, logits
+ *     checksum u64
+ *
+ * Every size that is read follows from the engine, from the header and from the length of the file, which have to agree
+ * before anything is made. */
+#include "engine/session.h"
+#include "files/stream.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { VERSION = 1, PIECE = 64, SAMPLED_TENSORS = 1024, SAMPLE = 32 };
+
+static const char magic[8] = {'p', 'o', 'l', 'y', 'm', 'a', 't', 'h'};
+
+typedef struct header {
+    uint32_t kv_type;
+    char model_type[64];
+    uint64_t checkpoint, layout, size, note, tokens;
+    uint32_t has_logits, snapshots;
+} header;
+
+/* ---- whose session ---- */
+
+/* Tells checkpoints apart: config, names, dtypes and shapes of all tensors, and some bytes from the middle of some. */
+static int hash_checkpoint(const pm_engine *engine, uint64_t *out, pm_error *err)
+{
+    int status = pm_checkpoint_check(engine->checkpoint, err);
+    if (status != PM_OK)
+        return status;
+    char *config = json_dumps(engine->config->root, JSON_COMPACT | JSON_SORT_KEYS);
+    if (!config)
+        return pm_fail_memory(err);
+    pm_hash hash;
+    pm_hash_start(&hash);
+    pm_hash_add(&hash, config, strlen(config) + 1);
+    free(config);
+    size_t n = pm_checkpoint_count(engine->checkpoint), step = n / SAMPLED_TENSORS + 1;
+    for (size_t i = 0; i < n; i++) {
+        const pm_stored *tensor = pm_checkpoint_at(engine->checkpoint, i);
+        const char *dtype = pm_dtype_name(tensor->dtype);
+        pm_hash_add(&hash, tensor->name, strlen(tensor->name) + 1);
+        pm_hash_add(&hash, dtype, strlen(dtype) + 1);
+        pm_hash_add(&hash, tensor->shape, (size_t)tensor->rank * sizeof(*tensor->shape));
+        if (i % step == 0 && tensor->bytes) {
+            size_t count = tensor->bytes < SAMPLE ? tensor->bytes : SAMPLE;
+            pm_hash_add(&hash, (const char *)tensor->data + (tensor->bytes - count) / 2, count);
+        }
+    }
+    *out = pm_hash_value(&hash);
+    return PM_OK;
+}
+
+/* Tells apart what builds of this library keep for the same model. */
+static uint64_t hash_layout(const pm_engine *engine)
+{
+    const pm_cache_spec *cache = engine->cache;
+    int64_t counts[] = {cache->n_rows, cache->n_states, engine->vocab};
+    pm_hash hash;
+    pm_hash_start(&hash);
+    pm_hash_add(&hash, counts, sizeof(counts));
+    for (int i = 0; i < cache->n_rows; i++) {
+        int64_t spec[] = {cache->rows[i].ratio, cache->rows[i].planes, cache->rows[i].width};
+        pm_hash_add(&hash, spec, sizeof(spec));
+    }
+    for (int i = 0; i < cache->n_states; i++)
+        pm_hash_add(&hash, &cache->states[i].count, sizeof(cache->states[i].count));
+    return pm_hash_value(&hash);
+}
+
+/* What the engine says of itself; the rest is zero. */
+static int header_of(const pm_engine *engine, header *out, pm_error *err)
+{
+    const char *type = json_string_value(json_object_get(engine->config->root, "model_type"));
+    *out = (header){.kv_type = (uint32_t)engine->kv_type, .layout = hash_layout(engine)};
+    snprintf(out->model_type, sizeof(out->model_type), "%s", type ? type : "");
+    return hash_checkpoint(engine, &out->checkpoint, err);
+}
+
+/* ---- sizes ---- */
+
+static size_t row_bytes(const pm_engine *engine, int slot)
+{
+    const pm_rows_spec *spec = &engine->cache->rows[slot];
+    return (size_t)spec->planes * (size_t)spec->width * (engine->kv_type == PM_KV_F16 ? 2 : 4);
+}
+
+static size_t state_bytes(const pm_engine *engine, int slot)
+{
+    return (size_t)engine->cache->states[slot].count * sizeof(float);
+}
+
+/* Adds n * each; false on overflow. */
+static bool count(size_t *total, uint64_t n, size_t each)
+{
+    size_t more;
+    return n <= SIZE_MAX && pm_mul((size_t)n, each, &more) && pm_add(*total, more, total);
+}
+
+/* The bytes of the whole file; false when they are beyond counting. */
+static bool file_bytes(const pm_engine *engine, const header *h, uint64_t *out)
+{
+    size_t total = sizeof(magic) + 2 * 4 + sizeof(h->model_type) + 5 * 8 + 2 * 4 + 8, states = 0;
+    size_t logits = (size_t)engine->vocab * sizeof(float);
+    for (int i = 0; i < engine->cache->n_states; i++)
+        if (!pm_add(states, state_bytes(engine, i), &states))
+            return false;
+    for (int i = 0; i < engine->cache->n_rows; i++)
+        if (!count(&total, h->tokens / (uint64_t)engine->cache->rows[i].ratio, row_bytes(engine, i)))
+            return false;
+    bool fits = count(&total, h->note, 1) && count(&total, h->tokens, sizeof(pm_token)) && count(&total, 1, states) &&
+                count(&total, h->has_logits, logits) && count(&total, h->snapshots, 8) &&
+                count(&total, h->snapshots, states) && count(&total, h->snapshots, logits);
+    *out = total;
+    return fits;
+}
+
+/* Room for a piece of rows, and for any state. */
+static int make_scratch(const pm_engine *engine, void **out, pm_error *err)
+{
+    size_t most = 1;
+    for (int i = 0; i < engine->cache->n_rows; i++)
+        most = row_bytes(engine, i) * PIECE > most ? row_bytes(engine, i) * PIECE : most;
+    for (int i = 0; i < engine->cache->n_states; i++)
+        most = state_bytes(engine, i) > most ? state_bytes(engine, i) : most;
+    *out = malloc(most);
+    return *out ? PM_OK : pm_fail_memory(err);
+}
+
+/* ---- saving ---- */
+
+static void write_header(pm_writer *writer, const header *h)
+{
+    pm_write(writer, magic, sizeof(magic));
+    pm_write_u32(writer, VERSION);
+    pm_write_u32(writer, h->kv_type);
+    pm_write(writer, h->model_type, sizeof(h->model_type));
+    const uint64_t numbers[] = {h->checkpoint, h->layout, h->size, h->note, h->tokens};
+    for (size_t i = 0; i < PM_COUNT(numbers); i++)
+        pm_write_u64(writer, numbers[i]);
+    pm_write_u32(writer, h->has_logits);
+    pm_write_u32(writer, h->snapshots);
+}
+
+static int write_rows(pm_writer *writer, const pm_session *session, int slot, void *scratch, pm_error *err)
+{
+    const pm_engine *engine = session->engine;
+    int64_t n = (int64_t)session->length / engine->cache->rows[slot].ratio;
+    for (int64_t first = 0; first < n; first += PIECE) {
+        int64_t piece = n - first < PIECE ? n - first : PIECE;
+        int status =
+            engine->backend->ops->rows_export(engine->backend, session->rows[slot], first, piece, scratch, err);
+        if (status != PM_OK)
+            return status;
+        pm_write(writer, scratch, (size_t)piece * row_bytes(engine, slot));
+    }
+    return PM_OK;
+}
+
+static int write_states(pm_writer *writer, const pm_engine *engine, pm_state *const *states, void *scratch,
+                        pm_error *err)
+{
+    for (int i = 0; i < engine->cache->n_states; i++) {
+        int status = engine->backend->ops->state_export(engine->backend, states[i], scratch, err);
+        if (status != PM_OK)
+            return status;
+        pm_write(writer, scratch, state_bytes(engine, i));
+    }
+    return PM_OK;
+}
+
+static int write_session(pm_writer *writer, const pm_session *session, const header *h, const void *note, void *scratch,
+                         pm_error *err)
+{
+    const pm_engine *engine = session->engine;
+    size_t logits = (size_t)engine->vocab * sizeof(float);
+    int status = PM_OK;
+    write_header(writer, h);
+    pm_write(writer, note, (size_t)h->note);
+    pm_write(writer, session->ids, session->length * sizeof(pm_token));
+    for (int i = 0; status == PM_OK && i < engine->cache->n_rows; i++)
+        status = write_rows(writer, session, i, scratch, err);
+    if (status == PM_OK)
+        status = write_states(writer, engine, session->states, scratch, err);
+    if (h->has_logits)
+        pm_write(writer, session->logits, logits);
+    for (int i = 0; status == PM_OK && i < session->n_snapshots; i++) {
+        pm_write_u64(writer, session->snapshots[i]->pos);
+        status = write_states(writer, engine, session->snapshots[i]->states, scratch, err);
+        pm_write(writer, session->snapshots[i]->logits, logits);
+    }
+    return status;
+}
+
+int pm_session_save(const pm_session *session, const char *path, const void *note, size_t note_len, pm_error *err)
+{
+    header h;
+    pm_writer writer = {.fd = -1};
+    void *scratch = NULL;
+    int status = header_of(session->engine, &h, err);
+    if (status != PM_OK)
+        return status;
+    h.note = note_len;
+    h.tokens = session->length;
+    h.has_logits = session->has_logits;
+    h.snapshots = (uint32_t)session->n_snapshots;
+    if (!file_bytes(session->engine, &h, &h.size))
+        return pm_fail_memory(err);
+    status = make_scratch(session->engine, &scratch, err);
+    if (status == PM_OK)
+        status = pm_writer_open(&writer, path, err);
+    if (status == PM_OK)
+        status = write_session(&writer, session, &h, note_len ? note : "", scratch, err);
+    if (status == PM_OK)
+        status = pm_writer_commit(&writer, err);
+    pm_writer_abandon(&writer);
+    free(scratch);
+    return status;
+}
+
+/* ---- loading ---- */
+
+static int read_header(pm_reader *reader, header *h, pm_error *err)
+{
+    char start[sizeof(magic)];
+    uint32_t version;
+    if (reader->size < sizeof(magic) || pm_read(reader, start, sizeof(start), NULL) != PM_OK ||
+        memcmp(start, magic, sizeof(magic)) != 0)
+        return pm_fail(err, PM_ERR_FORMAT, "%s: is not a saved session", reader->path);
+    int status = pm_read_u32(reader, &version, err);
+    if (status == PM_OK && version != VERSION)
+        return pm_fail(err, PM_ERR_UNSUPPORTED, "%s: is a saved session of version %u; this build reads version %d",
+                       reader->path, version, VERSION);
+    if (status == PM_OK)
+        status = pm_read_u32(reader, &h->kv_type, err);
+    if (status == PM_OK)
+        status = pm_read(reader, h->model_type, sizeof(h->model_type), err);
+    uint64_t *const numbers[] = {&h->checkpoint, &h->layout, &h->size, &h->note, &h->tokens};
+    for (size_t i = 0; status == PM_OK && i < PM_COUNT(numbers); i++)
+        status = pm_read_u64(reader, numbers[i], err);
+    if (status == PM_OK)
+        status = pm_read_u32(reader, &h->has_logits, err);
+    if (status == PM_OK)
+        status = pm_read_u32(reader, &h->snapshots, err);
+    h->model_type[sizeof(h->model_type) - 1] = 0;
+    return status;
+}
+
+/* PM_OK when a session with this header is one of `engine`. */
+static int check_owner(const pm_engine *engine, const char *path, const header *h, pm_error *err)
+{
+    static const char *const kv_names[] = {[PM_KV_F16] = "f16", [PM_KV_F32] = "f32"};
+    header own;
+    int status = header_of(engine, &own, err);
+    if (status != PM_OK)
+        return status;
+    if (strcmp(h->model_type, own.model_type) != 0)
+        return pm_fail(err, PM_ERR_INVALID, "%s: is a session of a model of type '%s'; this model's type is '%s'", path,
+                       h->model_type, own.model_type);
+    if (h->checkpoint != own.checkpoint)
+        return pm_fail(err, PM_ERR_INVALID, "%s: is a session of another '%s' checkpoint: config or tensors differ",
+                       path, h->model_type);
+    if (h->kv_type != own.kv_type)
+        return pm_fail(err, PM_ERR_INVALID, "%s: was saved with the KV type %s; this engine's is %s", path,
+                       h->kv_type < PM_COUNT(kv_names) ? kv_names[h->kv_type] : "?", kv_names[own.kv_type]);
+    if (h->layout != own.layout)
+        return pm_fail(err, PM_ERR_UNSUPPORTED, "%s: was saved by a build that keeps sessions of '%s' in another way",
+                       path, h->model_type);
+    return PM_OK;
+}
+
+/* PM_OK when the header agrees with itself, with the file's length, and with the engine's context. */
+static int check_sizes(const pm_engine *engine, const pm_reader *reader, const header *h, pm_error *err)
+{
+    uint64_t wanted;
+    if (h->has_logits > (h->tokens > 0) || h->snapshots > PM_SNAPSHOTS_MAX || (h->snapshots && !engine->cache->n_states) ||
+        !file_bytes(engine, h, &wanted) || wanted != h->size)
+        return pm_fail(err, PM_ERR_FORMAT, "%s: is damaged: its header contradicts itself", reader->path);
+    if (reader->size != h->size)
+        return pm_fail(err, PM_ERR_FORMAT, "%s: is %llu bytes long, but should have %llu", reader->path,
+                       (unsigned long long)reader->size, (unsigned long long)h->size);
+    if (h->tokens > (uint64_t)engine->ctx)
+        return pm_fail(err, PM_ERR_LIMIT, "%s: has %llu tokens, more than the context of %d", reader->path,
+                       (unsigned long long)h->tokens, engine->ctx);
+    return PM_OK;
+}
+
+static int read_tokens(pm_reader *reader, pm_session *session, size_t n, pm_error *err)
+{
+    int status = pm_session_reserve(session, n, err);
+    if (status == PM_OK)
+        status = pm_read(reader, session->ids, n * sizeof(pm_token), err);
+    if (status == PM_OK && pm_engine_check_ids(session->engine, session->ids, n, NULL) != PM_OK)
+        status = pm_fail(err, PM_ERR_FORMAT, "%s: is damaged: it has tokens outside the vocabulary", reader->path);
+    return status;
+}
+
+static int read_rows(pm_reader *reader, pm_session *session, int slot, size_t tokens, void *scratch, pm_error *err)
+{
+    const pm_engine *engine = session->engine;
+    int64_t n = (int64_t)tokens / engine->cache->rows[slot].ratio;
+    for (int64_t first = 0; first < n; first += PIECE) {
+        int64_t piece = n - first < PIECE ? n - first : PIECE;
+        int status = pm_read(reader, scratch, (size_t)piece * row_bytes(engine, slot), err);
+        if (status == PM_OK)
+            status = engine->backend->ops->rows_import(engine->backend, session->rows[slot], piece, scratch, err);
+        if (status != PM_OK)
+            return status;
+    }
+    return PM_OK;
+}
+
+static int read_states(pm_reader *reader, const pm_engine *engine, pm_state *const *states, void *scratch,
+                       pm_error *err)
+{
+    for (int i = 0; i < engine->cache->n_states; i++) {
+        int status = pm_read(reader, scratch, state_bytes(engine, i), err);
+        if (status == PM_OK)
+            status = engine->backend->ops->state_import(engine->backend, states[i], scratch, err);
+        if (status != PM_OK)
+            return status;
+    }
+    return PM_OK;
+}
+
+static int read_snapshot(pm_reader *reader, pm_session *session, size_t tokens, void *scratch, pm_error *err)
+{
+    int n = session->n_snapshots;
+    uint64_t pos, before = n ? session->snapshots[n - 1]->pos : 0;
+    int status = pm_read_u64(reader, &pos, err);
+    if (status != PM_OK)
+        return status;
+    if (pos <= before || pos > tokens)
+        return pm_fail(err, PM_ERR_FORMAT, "%s: is damaged: its snapshots are out of order", reader->path);
+    pm_snapshot *snapshot = pm_snapshot_add(session, (size_t)pos);
+    if (!snapshot)
+        return pm_fail_memory(err);
+    status = read_states(reader, session->engine, snapshot->states, scratch, err);
+    if (status == PM_OK)
+        status = pm_read(reader, snapshot->logits, (size_t)session->engine->vocab * sizeof(float), err);
+    return status;
+}
+
+/* Everything after the note, into an empty session. */
+static int read_session(pm_reader *reader, pm_session *session, const header *h, void *scratch, pm_error *err)
+{
+    const pm_engine *engine = session->engine;
+    size_t tokens = (size_t)h->tokens;
+    int status = read_tokens(reader, session, tokens, err);
+    for (int i = 0; status == PM_OK && i < engine->cache->n_rows; i++)
+        status = read_rows(reader, session, i, tokens, scratch, err);
+    if (status == PM_OK)
+        status = read_states(reader, engine, session->states, scratch, err);
+    if (status == PM_OK && h->has_logits)
+        status = pm_read(reader, session->logits, (size_t)engine->vocab * sizeof(float), err);
+    for (uint32_t i = 0; status == PM_OK && i < h->snapshots; i++)
+        status = read_snapshot(reader, session, tokens, scratch, err);
+    if (status == PM_OK)
+        status = pm_reader_finish(reader, err);
+    session->length = tokens;
+    session->has_logits = h->has_logits;
+    return status;
+}
+
+/* The note, terminated. */
+static int read_note(pm_reader *reader, size_t len, char **out, pm_error *err)
+{
+    char *note = malloc(len + 1);
+    if (!note)
+        return pm_fail_memory(err);
+    int status = pm_read(reader, note, len, err);
+    note[len] = 0;
+    if (status == PM_OK)
+        *out = note;
+    else
+        free(note);
+    return status;
+}
+
+int pm_session_load(pm_session **out, pm_engine *engine, const char *path, char **note, size_t *note_len, pm_error *err)
+{
+    header h = {0};
+    pm_reader reader = {.fd = -1};
+    pm_session *session = NULL;
+    char *text = NULL;
+    void *scratch = NULL;
+    int status = pm_reader_open(&reader, path, err);
+    if (status == PM_OK)
+        status = read_header(&reader, &h, err);
+    if (status == PM_OK)
+        status = check_owner(engine, path, &h, err);
+    if (status == PM_OK)
+        status = check_sizes(engine, &reader, &h, err);
+    if (status == PM_OK)
+        status = read_note(&reader, (size_t)h.note, &text, err);
+    if (status == PM_OK)
+        status = make_scratch(engine, &scratch, err);
+    if (status == PM_OK)
+        status = pm_session_new(&session, engine, err);
+    if (status == PM_OK)
+        status = read_session(&reader, session, &h, scratch, err);
+    if (status == PM_OK) {
+        *out = session;
+        session = NULL;
+        if (note_len)
+            *note_len = (size_t)h.note;
+        if (note) {
+            *note = text;
+            text = NULL;
+        }
+    }
+    pm_session_free(session);
+    pm_reader_close(&reader);
+    free(text);
+    free(scratch);
+    return status;
+}
