@@ -47,7 +47,7 @@ typedef struct test_kind {
     const char *name;
     pm_format format;
     pm_scale_type type;
-    int bits, group;
+    int bits, group; /* FP8: blocks of group by group */
 } test_kind;
 
 /* A matrix in memory of its own, each part one byte past an aligned address and not a byte longer than it must be. */
@@ -59,6 +59,22 @@ typedef struct test_matrix {
 static inline uint16_t to_bf16(float x)
 {
     return (uint16_t)(pm_bits(x) >> 16);
+}
+
+static inline size_t scale_size(pm_scale_type type)
+{
+    return type == PM_SCALE_F32 ? 4 : type == PM_SCALE_BF16 || type == PM_SCALE_F16 ? 2 : 1;
+}
+
+/* A scale of one byte, never NaN. */
+static inline uint8_t random_code(test_random *r, test_contents contents, pm_scale_type type)
+{
+    int n = (int)(random_u32(r) >> 8), sign = type == PM_SCALE_E4M3 && contents == CONTENTS_SIGNED ? n & 128 : 0;
+    switch (contents) {
+    case CONTENTS_HUGE: return (uint8_t)(type == PM_SCALE_E8M0 ? 225 + n % 30 : 0x70 + n % 15);
+    case CONTENTS_TINY: return (uint8_t)(n % (type == PM_SCALE_E8M0 ? 3 : 9));
+    default: return (uint8_t)(sign | (type == PM_SCALE_E8M0 ? 117 + n % 8 : 0x10 + n % 32));
+    }
 }
 
 static inline void put_scale(uint8_t *to, pm_scale_type type, float x)
@@ -78,27 +94,45 @@ static inline float random_scale(test_random *r, test_contents contents, pm_scal
     }
 }
 
+/* Weights, of whatever bits, in bytes. */
+static inline void random_bytes(test_random *r, test_contents contents, pm_format format, uint8_t *out, size_t n)
+{
+    bool e4m3 = format == PM_FORMAT_MXFP8 || format == PM_FORMAT_FP8, e2m1 = !e4m3 && format != PM_FORMAT_AFFINE;
+    for (size_t i = 0; i < n; i++) {
+        uint8_t code = (uint8_t)random_u32(r);
+        if (contents == CONTENTS_ALL_ONES)
+            code = e4m3 ? code | 0x7e : e2m1 ? code | 0x77 : 255;
+        out[i] = e4m3 && (code & 127) == 127 ? code ^ 1 : code;
+    }
+}
+
 static inline test_matrix matrix_new(test_random *r, const test_kind *kind, test_contents contents, int out, int in)
 {
     test_matrix m = {.w = {.format = kind->format,
                            .scale_type = kind->type,
                            .bits = kind->bits,
                            .group = kind->group,
+                           .block = {kind->group, kind->group},
+                           .global = contents == CONTENTS_RANDOM ? 0.75f : 0.0123f,
                            .out = out,
                            .in = in}};
     size_t data = pm_weight_row_bytes(&m.w) * (size_t)out, scales = pm_weight_scale_bytes(&m.w) * (size_t)out;
+    if (kind->format == PM_FORMAT_FP8)
+        scales = pm_weight_scale_bytes(&m.w) * (size_t)((out + kind->group - 1) / kind->group);
     for (int i = 0; i < 3; i++)
         m.parts[i] = malloc((i ? scales : data) + 1);
     m.w.data = m.parts[0] + 1;
-    if (kind->format == PM_FORMAT_AFFINE) {
-        size_t size = kind->type == PM_SCALE_F32 ? 4 : 2;
-        for (size_t i = 0; i < data; i++)
-            m.parts[0][i + 1] = contents == CONTENTS_ALL_ONES ? 255 : (uint8_t)random_u32(r);
+    if (kind->format >= PM_FORMAT_AFFINE) {
+        size_t size = scale_size(kind->type);
+        random_bytes(r, contents, kind->format, m.parts[0] + 1, data);
         for (int part = 1; part < 3; part++)
             for (size_t i = 0; i < scales; i += size)
-                put_scale(m.parts[part] + 1 + i, kind->type, random_scale(r, contents, kind->type));
+                if (size == 1)
+                    m.parts[part][1 + i] = random_code(r, contents, kind->type);
+                else
+                    put_scale(m.parts[part] + 1 + i, kind->type, random_scale(r, contents, kind->type));
         m.w.scales = m.parts[1] + 1;
-        m.w.biases = m.parts[2] + 1;
+        m.w.biases = kind->format == PM_FORMAT_AFFINE ? m.parts[2] + 1 : NULL;
     } else {
         pm_scale_type type = kind->format == PM_FORMAT_BF16  ? PM_SCALE_BF16
                              : kind->format == PM_FORMAT_F16 ? PM_SCALE_F16
@@ -115,28 +149,57 @@ static inline void matrix_free(test_matrix *m)
         free(m->parts[i]);
 }
 
+/* A number of `exponent` and `mantissa` bits as OCP defines it: subnormals, and no infinity; NaN only in e4m3. */
+static inline double ocp(int code, int exponent, int mantissa)
+{
+    int bias = (1 << (exponent - 1)) - 1, e = code >> mantissa & ((1 << exponent) - 1);
+    double fraction = (code & ((1 << mantissa) - 1)) / (double)(1 << mantissa);
+    double size = e ? ldexp(1 + fraction, e - bias) : ldexp(fraction, 1 - bias);
+    if (exponent == 4 && (code & 127) == 127)
+        size = NAN;
+    return code >> (exponent + mantissa) & 1 ? -size : size;
+}
+
+static inline bool is_e2m1(const pm_weight *w)
+{
+    return w->format == PM_FORMAT_MXFP4 || w->format == PM_FORMAT_NVFP4;
+}
+
 /* Integers of a row, without the library's own unpacking. */
 static inline int integer_at(const pm_weight *w, int row, int k)
 {
     const uint8_t *data = (const uint8_t *)w->data + (size_t)row * pm_weight_row_bytes(w);
-    int v = 0;
-    for (int i = 0; i < w->bits; i++) {
-        int bit = k * w->bits + i;
+    int v = 0, bits = is_e2m1(w) ? 4 : w->bits;
+    for (int i = 0; i < bits; i++) {
+        int bit = k * bits + i;
         v |= (data[bit / 8] >> (bit % 8) & 1) << i;
     }
-    return v;
+    return is_e2m1(w) ? (int)(2 * ocp(v, 2, 1)) : v;
 }
 
 static inline double scale_at(const void *scales, const pm_weight *w, int row, int k)
 {
-    return pm_read_scale(scales, w->scale_type, (size_t)row * (size_t)(w->in / w->group) + (size_t)(k / w->group));
+    size_t per_row = (size_t)((w->in + w->group - 1) / w->group);
+    if (!scales)
+        return 0;
+    if (w->format == PM_FORMAT_FP8)
+        row /= w->block[0];
+    size_t i = (size_t)row * per_row + (size_t)(k / w->group);
+    double half = is_e2m1(w) ? 0.5 : 1;
+    if (w->scale_type == PM_SCALE_E8M0)
+        return half * ldexp(1, ((const uint8_t *)scales)[i] - 127);
+    if (w->scale_type == PM_SCALE_E4M3)
+        return half * ocp(((const uint8_t *)scales)[i], 4, 3) * w->global;
+    return pm_read_scale(scales, w->scale_type, i);
 }
 
 static inline double weight_at(const pm_weight *w, int row, int k)
 {
     size_t i = (size_t)row * (size_t)w->in + (size_t)k;
-    if (w->format == PM_FORMAT_AFFINE)
+    if (pm_is_quantised(w))
         return scale_at(w->scales, w, row, k) * integer_at(w, row, k) + scale_at(w->biases, w, row, k);
+    if (w->format >= PM_FORMAT_AFFINE)
+        return ocp(((const uint8_t *)w->data)[i], 4, 3) * scale_at(w->scales, w, row, k);
     return pm_read_scale(w->data,
                          w->format == PM_FORMAT_BF16  ? PM_SCALE_BF16
                          : w->format == PM_FORMAT_F16 ? PM_SCALE_F16
@@ -161,17 +224,31 @@ static inline void assert_same(const char *what, const float *a, const float *b,
 
 /* ---- backends ---- */
 
-/* NULL, with a line that says so, when this machine lacks the level. */
 static inline pm_backend *backend_new(int threads, pm_simd simd)
 {
     pm_backend *backend = NULL;
     pm_error err;
-    int status = pm_backend_cpu_new(&backend, threads, simd, &err);
-    if (status == PM_ERR_UNSUPPORTED && simd == PM_SIMD_AVX2) {
-        print_message("AVX2 is absent on this machine; the tests compare scalar with scalar: %s\n", err.message);
-        status = pm_backend_cpu_new(&backend, threads, PM_SIMD_SCALAR, &err);
-    }
-    if (status != PM_OK)
+    if (pm_backend_cpu_new(&backend, threads, simd, &err) != PM_OK)
+        fail_msg("no backend: %s", err.message);
+    return backend;
+}
+
+static const struct {
+    pm_simd simd;
+    const char *name;
+} levels[] = {{PM_SIMD_SCALAR, "scalar"}, {PM_SIMD_AVX2, "AVX2"}};
+
+enum { TEST_LEVELS = sizeof(levels) / sizeof(levels[0]) };
+
+/* NULL, with a line that says so, when this machine lacks the level. */
+static inline pm_backend *level_backend(int threads, int level)
+{
+    pm_backend *backend = NULL;
+    pm_error err;
+    int status = pm_backend_cpu_new(&backend, threads, levels[level].simd, &err);
+    if (status == PM_ERR_UNSUPPORTED)
+        print_message("%s is absent on this machine and is not tested: %s\n", levels[level].name, err.message);
+    else if (status != PM_OK)
         fail_msg("no backend: %s", err.message);
     return backend;
 }

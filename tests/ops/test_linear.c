@@ -4,7 +4,7 @@
 
 enum { MAX_ROWS = 33, MAX_OUT = 65, MAX_IN = 2048 };
 
-static const test_kind affine_kinds[] = {
+static const test_kind quantised_kinds[] = {
     {"2-bit 64 bf16", PM_FORMAT_AFFINE, PM_SCALE_BF16, 2, 64},
     {"2-bit 128 f32", PM_FORMAT_AFFINE, PM_SCALE_F32, 2, 128},
     {"3-bit 32 f16", PM_FORMAT_AFFINE, PM_SCALE_F16, 3, 32},
@@ -29,13 +29,29 @@ static const test_kind affine_kinds[] = {
     {"8-bit 128 bf16", PM_FORMAT_AFFINE, PM_SCALE_BF16, 8, 128},
     {"8-bit 128 f16", PM_FORMAT_AFFINE, PM_SCALE_F16, 8, 128},
     {"8-bit 128 f32", PM_FORMAT_AFFINE, PM_SCALE_F32, 8, 128},
+    {"2-bit 32 f16", PM_FORMAT_AFFINE, PM_SCALE_F16, 2, 32},
+    {"3-bit 128 bf16", PM_FORMAT_AFFINE, PM_SCALE_BF16, 3, 128},
+    {"5-bit 32 bf16", PM_FORMAT_AFFINE, PM_SCALE_BF16, 5, 32},
+    {"6-bit 128 f16", PM_FORMAT_AFFINE, PM_SCALE_F16, 6, 128},
+    {"mxfp4", PM_FORMAT_MXFP4, PM_SCALE_E8M0, 4, 32},
+    {"nvfp4", PM_FORMAT_NVFP4, PM_SCALE_E4M3, 4, 16},
 };
 static const test_kind float_kinds[] = {{"f32", PM_FORMAT_F32, PM_SCALE_F32, 0, 0},
                                         {"f16", PM_FORMAT_F16, PM_SCALE_F16, 0, 0},
-                                        {"bf16", PM_FORMAT_BF16, PM_SCALE_BF16, 0, 0}};
+                                        {"bf16", PM_FORMAT_BF16, PM_SCALE_BF16, 0, 0},
+                                        {"mxfp8", PM_FORMAT_MXFP8, PM_SCALE_E8M0, 8, 32},
+                                        {"fp8, blocks of 32", PM_FORMAT_FP8, PM_SCALE_F32, 8, 32},
+                                        {"fp8, blocks of 128", PM_FORMAT_FP8, PM_SCALE_F32, 8, 128},
+                                        {"fp8, blocks of 20", PM_FORMAT_FP8, PM_SCALE_F32, 8, 20}};
 static const int outs[] = {1, 7, 8, 9, 16, 33, 65};
 static const int batches[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 15, 16, 17, 33};
-static const int float_ins[] = {1, 7, 8, 16, 17, 31, 33, 64, 100};
+static const int float_ins[] = {1, 7, 8, 16, 17, 31, 33, 64, 100, 300};
+
+/* The width nearest above `in` that the kind allows. */
+static int width_for(const test_kind *kind, int in)
+{
+    return kind->format == PM_FORMAT_MXFP8 ? (in + 31) / 32 * 32 : in;
+}
 
 static float *random_rows(test_random *r, int rows, int in, float size)
 {
@@ -84,7 +100,7 @@ static void check_exact(const char *name, const call *c, const float *y)
         for (int o = 0; o < w->out; o++) {
             double sum = 0, terms = 0, rounding = 0, largest = 0;
             for (int k = 0; k < w->in; k++) {
-                if (w->format == PM_FORMAT_AFFINE && k % w->group == 0) {
+                if (pm_is_quantised(w) && k % w->group == 0) {
                     largest = 0;
                     for (int i = k; i < k + w->group; i++)
                         largest = fmax(largest, fabs(x[i] * r * (c->norm ? c->norm[i] : 1)));
@@ -92,7 +108,7 @@ static void check_exact(const char *name, const call *c, const float *y)
                 double v = x[k] * r * (c->norm ? c->norm[k] : 1), weight = weight_at(w, o, k);
                 sum += weight * v;
                 terms += fabs(weight * v);
-                if (w->format == PM_FORMAT_AFFINE) {
+                if (pm_is_quantised(w)) {
                     terms += fabs(scale_at(w->scales, w, o, k) * integer_at(w, o, k) * largest);
                     terms += fabs(scale_at(w->biases, w, o, k) * largest);
                     rounding += fabs(weight) * (largest / 65278 * 1.01 + 0x1p-96);
@@ -116,13 +132,14 @@ static void scalar_is_right(void **state)
     test_random r = {1};
     pm_backend *backend = backend_new(1, PM_SIMD_SCALAR);
     float *y = malloc(MAX_ROWS * MAX_OUT * sizeof(*y));
-    for (size_t i = 0; i < PM_COUNT(affine_kinds) + PM_COUNT(float_kinds); i++) {
-        bool affine = i < PM_COUNT(affine_kinds);
-        const test_kind *kind = affine ? &affine_kinds[i] : &float_kinds[i - PM_COUNT(affine_kinds)];
+    for (size_t i = 0; i < PM_COUNT(quantised_kinds) + PM_COUNT(float_kinds); i++) {
+        bool quantised = i < PM_COUNT(quantised_kinds);
+        const test_kind *kind = quantised ? &quantised_kinds[i] : &float_kinds[i - PM_COUNT(quantised_kinds)];
         for (int trial = 0; trial < 12; trial++) {
             static const test_contents contents[] = {CONTENTS_RANDOM, CONTENTS_ALL_ONES, CONTENTS_TINY,
                                                      CONTENTS_SIGNED};
-            int in = affine ? kind->group * (1 + trial % 6) : float_ins[trial % (int)PM_COUNT(float_ins)];
+            int in = quantised ? kind->group * (1 + trial % 6)
+                               : width_for(kind, float_ins[trial % (int)PM_COUNT(float_ins)]);
             test_matrix m = matrix_new(&r, kind, contents[trial % 4], 9, in);
             float *x = random_rows(&r, 3, in, trial % 5 == 4 ? 1e-34f : 3), *norm = random_rows(&r, 1, in, 2);
             float *residual = random_rows(&r, 3, 9, 1);
@@ -192,20 +209,25 @@ static void levels_are_equal(void **state)
 {
     (void)state;
     test_random r = {2};
-    pm_backend *backends[] = {backend_new(1, PM_SIMD_SCALAR), backend_new(1, PM_SIMD_AVX2),
-                              backend_new(5, PM_SIMD_AVX2)};
-    for (size_t i = 0; i < PM_COUNT(affine_kinds); i++)
-        for (int groups = 1; groups <= 9; groups++)
-            compare_levels(&affine_kinds[i], (test_contents)(random_u32(&r) % CONTENTS),
-                           outs[random_u32(&r) % PM_COUNT(outs)], groups * affine_kinds[i].group, &r, backends, 3);
+    pm_backend *backends[1 + 2 * TEST_LEVELS] = {backend_new(1, PM_SIMD_SCALAR)};
+    int n = 1;
+    for (int level = 1; level < TEST_LEVELS; level++)
+        for (int threads = 1; threads <= 5; threads += 4)
+            if ((backends[n] = level_backend(threads, level)))
+                n++;
+    for (size_t i = 0; i < PM_COUNT(quantised_kinds); i++)
+        for (int groups = 1; groups <= 9 + (quantised_kinds[i].group == 16); groups++)
+            compare_levels(&quantised_kinds[i], (test_contents)(random_u32(&r) % CONTENTS),
+                           outs[random_u32(&r) % PM_COUNT(outs)], groups * quantised_kinds[i].group, &r, backends, n);
     for (size_t i = 0; i < PM_COUNT(float_kinds); i++)
         for (size_t k = 0; k < PM_COUNT(float_ins); k++)
             compare_levels(&float_kinds[i], (test_contents)(random_u32(&r) % CONTENTS),
-                           outs[random_u32(&r) % PM_COUNT(outs)], float_ins[k], &r, backends, 3);
+                           outs[random_u32(&r) % PM_COUNT(outs)], width_for(&float_kinds[i], float_ins[k]), &r,
+                           backends, n);
     /* Large enough to be shared among threads. */
-    compare_levels(&affine_kinds[7], CONTENTS_RANDOM, 1001, 512, &r, backends, 3);
-    compare_levels(&float_kinds[2], CONTENTS_RANDOM, 501, 300, &r, backends, 3);
-    for (int b = 0; b < 3; b++)
+    compare_levels(&quantised_kinds[7], CONTENTS_RANDOM, 1001, 512, &r, backends, n);
+    compare_levels(&float_kinds[2], CONTENTS_RANDOM, 501, 300, &r, backends, n);
+    for (int b = 0; b < n; b++)
         backends[b]->ops->free(backends[b]);
 }
 
@@ -215,8 +237,10 @@ static void largest_integers(void **state)
     (void)state;
     test_random r = {3};
     static const int bits[] = {4, 8};
-    for (int level = 0; level < 2; level++) {
-        pm_backend *backend = backend_new(1, level ? PM_SIMD_AVX2 : PM_SIMD_SCALAR);
+    for (int level = 0; level < TEST_LEVELS; level++) {
+        pm_backend *backend = level_backend(1, level);
+        if (!backend)
+            continue;
         for (int sign = -1; sign <= 1; sign += 2)
             for (int i = 0; i < 2; i++) {
                 test_kind kind = {"largest", PM_FORMAT_AFFINE, PM_SCALE_F32, bits[i], 128};
@@ -245,11 +269,13 @@ static void not_finite_stays_in_its_row(void **state)
     (void)state;
     test_random r = {4};
     static const float bad[] = {NAN, INFINITY, -INFINITY};
-    for (int level = 0; level < 2; level++) {
-        pm_backend *backend = backend_new(2, level ? PM_SIMD_AVX2 : PM_SIMD_SCALAR);
-        for (size_t i = 0; i < PM_COUNT(affine_kinds); i++) {
-            int in = 2 * affine_kinds[i].group;
-            test_matrix m = matrix_new(&r, &affine_kinds[i], CONTENTS_RANDOM, 9, in);
+    for (int level = 0; level < TEST_LEVELS; level++) {
+        pm_backend *backend = level_backend(2, level);
+        if (!backend)
+            continue;
+        for (size_t i = 0; i < PM_COUNT(quantised_kinds); i++) {
+            int in = 2 * quantised_kinds[i].group;
+            test_matrix m = matrix_new(&r, &quantised_kinds[i], CONTENTS_RANDOM, 9, in);
             float *x = random_rows(&r, 9, in, 1), y[9 * 9], clean[9 * 9];
             call c = {&m.w, x, NULL, NULL, 9};
             linear(backend, &c, clean);
@@ -275,13 +301,13 @@ static void mixed_matrices(void **state)
     (void)state;
     test_random r = {5};
     enum { N = 20, IN = 256, ROWS = 5 };
-    pm_backend *scalar = backend_new(1, PM_SIMD_SCALAR), *fast = backend_new(3, PM_SIMD_AVX2);
+    pm_backend *scalar = backend_new(1, PM_SIMD_SCALAR), *fast = backend_new(3, PM_SIMD_BEST);
     test_matrix m[N];
     const pm_weight *w[N];
     pm_tensor *y[N];
     float *x = random_rows(&r, ROWS, IN, 1), *norm = random_rows(&r, 1, IN, 1), a[ROWS * MAX_OUT], b[ROWS * MAX_OUT];
     for (int i = 0; i < N; i++) {
-        const test_kind *kind = i < 3 ? &float_kinds[i] : &affine_kinds[i];
+        const test_kind *kind = i < 3 ? &float_kinds[i] : &quantised_kinds[i];
         m[i] = matrix_new(&r, kind, CONTENTS_RANDOM, outs[i % (int)PM_COUNT(outs)], IN);
         w[i] = &m[i].w;
         y[i] = tensor_new(fast, ROWS, m[i].w.out, NULL);
@@ -311,7 +337,7 @@ static void quantised_inputs(void **state)
 {
     (void)state;
     test_random r = {6};
-    pm_backend *backend = backend_new(1, PM_SIMD_AVX2);
+    pm_backend *backend = backend_new(1, PM_SIMD_BEST);
     const pm_matrix_kernels *kernels = ((pm_cpu *)backend)->matrix;
     float x[MAX_IN], scale[2][64], sum[2][64];
     int16_t q[2][MAX_IN];
@@ -341,7 +367,7 @@ static void norms_are_equal(void **state)
 {
     (void)state;
     test_random r = {7};
-    pm_backend *backend = backend_new(1, PM_SIMD_AVX2);
+    pm_backend *backend = backend_new(1, PM_SIMD_BEST);
     float x[300], w[300], a[300], b[300];
     for (int n = 1; n < 300; n++) {
         double square = 0;
@@ -385,15 +411,144 @@ static void packing_of_mlx(void **state)
     }
 }
 
+/* A row of codes, as floats. */
+static void dequantised(pm_weight w, int row, float *y)
+{
+    pm_error err;
+    pm_backend *backend = backend_new(1, PM_SIMD_SCALAR);
+    if (backend->ops->weight_prepare(backend, &w, &err) != PM_OK)
+        fail_msg("%s", err.message);
+    pm_dequantise_row(&w, row, y);
+    backend->ops->free(backend);
+}
+
+/* What mlx.core.dequantize gives; the low nibble is the even element. */
+static void values_of_mlx(void **state)
+{
+    (void)state;
+    static const float e2m1[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+    static const struct {
+        uint8_t code;
+        float value;
+    } e4m3[] = {{0x00, 0},
+                {0x01, 0.001953125f},
+                {0x07, 0.013671875f},
+                {0x08, 0.015625f},
+                {0x0f, 0.029296875f},
+                {0x10, 0.03125f},
+                {0x38, 1},
+                {0x3f, 1.875f},
+                {0x7e, 448},
+                {0x81, -0.001953125f},
+                {0xb4, -0.75f},
+                {0xfe, -448}};
+    static const struct {
+        uint8_t code;
+        float value;
+    } e8m0[] = {{0, 0x1p-127f}, {1, 0x1p-126f}, {120, 0.0078125f}, {126, 0.5f}, {127, 1}, {130, 8}, {254, 0x1p127f}};
+    uint8_t nibbles[16], bytes[32] = {0};
+    float y[32];
+    for (int i = 0; i < 16; i++)
+        nibbles[i] = (uint8_t)((2 * i & 15) | (2 * i + 1) % 16 << 4);
+    for (size_t s = 0; s < PM_COUNT(e8m0); s++) {
+        pm_weight w = {.format = PM_FORMAT_MXFP4, .scale_type = PM_SCALE_E8M0, .group = 32, .out = 1, .in = 32};
+        w.data = nibbles;
+        w.scales = &e8m0[s].code;
+        dequantised(w, 0, y);
+        for (int k = 0; k < 32; k++)
+            assert_true(y[k] == (k & 8 ? -1 : 1) * e2m1[k % 8] * e8m0[s].value);
+        w.format = PM_FORMAT_MXFP8;
+        w.data = bytes;
+        for (size_t k = 0; k < PM_COUNT(e4m3); k++)
+            bytes[k] = e4m3[k].code;
+        if (e8m0[s].code < 247) /* where 256 times the scale is finite */
+            dequantised(w, 0, y);
+        for (size_t k = 0; k < PM_COUNT(e4m3) && e8m0[s].code < 247; k++)
+            assert_true(y[k] == e4m3[k].value * e8m0[s].value);
+    }
+    for (size_t s = 0; s < PM_COUNT(e4m3); s++) {
+        uint8_t scales[2] = {e4m3[s].code, 0x38};
+        pm_weight w = {.format = PM_FORMAT_NVFP4, .scale_type = PM_SCALE_E4M3, .group = 16, .out = 1, .in = 32};
+        w.data = nibbles;
+        w.scales = scales;
+        w.global = 2;
+        dequantised(w, 0, y);
+        for (int k = 0; k < 32; k++)
+            assert_true(y[k] == (k & 8 ? -2 : 2) * e2m1[k % 8] * (k < 16 ? e4m3[s].value : 1));
+    }
+}
+
+/* 576 by 300 in blocks of 128: row 127 has the scales of block row 0, row 128 of 1, row 575 of 4; the last column block
+ * has 44 columns. */
+static void fp8_partial_blocks(void **state)
+{
+    (void)state;
+    enum { OUT = 576, IN = 300 };
+    static const int rows[][2] = {{0, 0}, {127, 0}, {128, 1}, {511, 3}, {512, 4}, {575, 4}};
+    uint8_t *data = malloc(OUT * IN);
+    float scales[15], y[IN];
+    memset(data, 0x38, OUT * IN); /* 1 */
+    for (int i = 0; i < 15; i++)
+        scales[i] = (float)i + 0.5f;
+    pm_weight w = {.format = PM_FORMAT_FP8, .scale_type = PM_SCALE_F32, .block = {128, 128}, .out = OUT, .in = IN};
+    w.data = data;
+    w.scales = scales;
+    for (size_t i = 0; i < PM_COUNT(rows); i++) {
+        dequantised(w, rows[i][0], y);
+        for (int k = 0; k < IN; k++)
+            assert_true(y[k] == scales[rows[i][1] * 3 + k / 128]);
+    }
+    free(data);
+}
+
+/* A code that is NaN makes its row NaN and no other, whatever the level. */
+static void nan_codes(void **state)
+{
+    (void)state;
+    static const struct {
+        test_kind kind;
+        int part;
+        uint8_t code;
+    } cases[] = {{{"mxfp4", PM_FORMAT_MXFP4, PM_SCALE_E8M0, 4, 32}, 1, 255},
+                 {{"mxfp8", PM_FORMAT_MXFP8, PM_SCALE_E8M0, 8, 32}, 1, 255},
+                 {{"nvfp4", PM_FORMAT_NVFP4, PM_SCALE_E4M3, 4, 16}, 1, 0x7f},
+                 {{"nvfp4", PM_FORMAT_NVFP4, PM_SCALE_E4M3, 4, 16}, 1, 0xff},
+                 {{"mxfp8", PM_FORMAT_MXFP8, PM_SCALE_E8M0, 8, 32}, 0, 0xff},
+                 {{"fp8", PM_FORMAT_FP8, PM_SCALE_F32, 8, 32}, 0, 0x7f}};
+    enum { IN = 160, OUT = 37, ROWS = 9 };
+    test_random r = {12};
+    for (size_t i = 0; i < PM_COUNT(cases); i++)
+        for (int level = 0; level < TEST_LEVELS; level++) {
+            pm_backend *backend = level_backend(1, level);
+            test_matrix m = matrix_new(&r, &cases[i].kind, CONTENTS_RANDOM, OUT, IN);
+            float *x = random_rows(&r, ROWS, IN, 1), y[ROWS * OUT];
+            int bad = (int)(random_u32(&r) % OUT);
+            size_t width = cases[i].part ? pm_weight_scale_bytes(&m.w) : pm_weight_row_bytes(&m.w);
+            m.parts[cases[i].part][1 + (size_t)bad * width + random_u32(&r) % width] = cases[i].code;
+            for (int rows = 1; backend && rows <= ROWS; rows += 4) {
+                call c = {&m.w, x, NULL, NULL, rows};
+                linear(backend, &c, y);
+                for (int k = 0; k < rows * OUT; k++)
+                    if (isnan(y[k]) != (k % OUT == bad))
+                        fail_msg("%s, %s, row %d with code %d in row %d: %g", cases[i].kind.name, levels[level].name,
+                                 k % OUT, cases[i].code, bad, (double)y[k]);
+            }
+            free(x);
+            matrix_free(&m);
+            if (backend)
+                backend->ops->free(backend);
+        }
+}
+
 static void embedding(void **state)
 {
     (void)state;
     test_random r = {8};
     static const pm_token tokens[] = {3, 0, 8, 3};
-    for (size_t i = 0; i < PM_COUNT(affine_kinds) + PM_COUNT(float_kinds); i++) {
-        bool affine = i < PM_COUNT(affine_kinds);
-        const test_kind *kind = affine ? &affine_kinds[i] : &float_kinds[i - PM_COUNT(affine_kinds)];
-        pm_backend *backend = backend_new(2, i & 1 ? PM_SIMD_AVX2 : PM_SIMD_SCALAR);
+    for (size_t i = 0; i < PM_COUNT(quantised_kinds) + PM_COUNT(float_kinds); i++) {
+        bool quantised = i < PM_COUNT(quantised_kinds);
+        const test_kind *kind = quantised ? &quantised_kinds[i] : &float_kinds[i - PM_COUNT(quantised_kinds)];
+        pm_backend *backend = backend_new(2, i & 1 ? PM_SIMD_BEST : PM_SIMD_SCALAR);
         test_matrix m = matrix_new(&r, kind, CONTENTS_RANDOM, 9, 384);
         pm_tensor *y = tensor_new(backend, 4, 384, NULL);
         float got[4 * 384];
@@ -418,7 +573,7 @@ static void logits_of_chosen_rows(void **state)
     test_random r = {9};
     enum { IN = 128, VOCAB = 301, ROWS = 6 };
     static const int outputs[] = {1, 4, 5};
-    pm_backend *scalar = backend_new(1, PM_SIMD_SCALAR), *fast = backend_new(2, PM_SIMD_AVX2);
+    pm_backend *scalar = backend_new(1, PM_SIMD_SCALAR), *fast = backend_new(2, PM_SIMD_BEST);
     test_kind kind = {"head", PM_FORMAT_AFFINE, PM_SCALE_BF16, 4, 64};
     test_matrix m = matrix_new(&r, &kind, CONTENTS_RANDOM, VOCAB, IN);
     float *x = random_rows(&r, ROWS, IN, 1), *norm = random_rows(&r, 1, IN, 1);
@@ -461,9 +616,9 @@ static void scratch_is_kept(void **state)
 {
     (void)state;
     test_random r = {11};
-    pm_backend *backend = backend_new(2, PM_SIMD_AVX2);
+    pm_backend *backend = backend_new(2, PM_SIMD_BEST);
     pm_cpu *cpu = (pm_cpu *)backend;
-    test_matrix m = matrix_new(&r, &affine_kinds[7], CONTENTS_RANDOM, 65, 256);
+    test_matrix m = matrix_new(&r, &quantised_kinds[7], CONTENTS_RANDOM, 65, 256);
     float *x = random_rows(&r, MAX_ROWS, 256, 1), *norm = random_rows(&r, 1, 256, 1), y[MAX_ROWS * MAX_OUT];
     const void *before[PM_SCRATCHES];
     for (int rows = MAX_ROWS; rows > 0; rows -= 8) {
@@ -498,6 +653,13 @@ static void refusals(void **state)
         {{.format = PM_FORMAT_AFFINE, .bits = 4, .group = 16, .in = 64, .out = 1, .scales = "", .biases = ""}, "16"},
         {{.format = PM_FORMAT_AFFINE, .bits = 4, .group = 64, .in = 96, .out = 1, .scales = "", .biases = ""}, "96"},
         {{.format = PM_FORMAT_AFFINE, .bits = 4, .group = 64, .in = 64, .out = 1, .scales = ""}, "biases"},
+        {{.format = PM_FORMAT_MXFP4, .scale_type = PM_SCALE_E8M0, .group = 32, .in = 48, .out = 1, .scales = ""}, "48"},
+        {{.format = PM_FORMAT_MXFP4, .scale_type = PM_SCALE_E8M0, .group = 64, .in = 64, .out = 1, .scales = ""}, "64"},
+        {{.format = PM_FORMAT_MXFP8, .scale_type = PM_SCALE_F32, .group = 32, .in = 64, .out = 1, .scales = ""},
+         "mxfp8"},
+        {{.format = PM_FORMAT_NVFP4, .scale_type = PM_SCALE_E4M3, .group = 16, .in = 64, .out = 1}, "nvfp4"},
+        {{.format = PM_FORMAT_FP8, .scale_type = PM_SCALE_F32, .block = {128, 0}, .in = 64, .out = 1, .scales = ""},
+         "128 by 0"},
         {{.format = PM_FORMATS, .in = 64, .out = 1}, "format"},
         {{.format = PM_FORMAT_BF16, .in = 0, .out = 1}, "1 by 0"},
     };
@@ -510,8 +672,8 @@ static void refusals(void **state)
             fail_msg("the message \"%s\" does not name \"%s\"", err.message, cases[i].word);
     }
     test_random r = {10};
-    for (size_t i = 0; i < PM_COUNT(affine_kinds); i++) {
-        test_matrix m = matrix_new(&r, &affine_kinds[i], CONTENTS_RANDOM, 2, 256);
+    for (size_t i = 0; i < PM_COUNT(quantised_kinds); i++) {
+        test_matrix m = matrix_new(&r, &quantised_kinds[i], CONTENTS_RANDOM, 2, 256);
         assert_int_equal(backend->ops->weight_prepare(backend, &m.w, NULL), PM_OK);
         matrix_free(&m);
     }
@@ -535,6 +697,8 @@ int main(void)
         cmocka_unit_test(norms_are_equal),  cmocka_unit_test(packing_of_mlx),
         cmocka_unit_test(embedding),        cmocka_unit_test(logits_of_chosen_rows),
         cmocka_unit_test(scratch_is_kept),  cmocka_unit_test(refusals),
+        cmocka_unit_test(values_of_mlx),    cmocka_unit_test(fp8_partial_blocks),
+        cmocka_unit_test(nan_codes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -86,6 +86,22 @@ typedef struct layer {
     {                                                                                                                  \
         "", PM_FORMAT_AFFINE, PM_SCALE_BF16, bits, group                                                               \
     }
+#define MXFP4                                                                                                          \
+    {                                                                                                                  \
+        "", PM_FORMAT_MXFP4, PM_SCALE_E8M0, 4, 32                                                                      \
+    }
+#define MXFP8                                                                                                          \
+    {                                                                                                                  \
+        "", PM_FORMAT_MXFP8, PM_SCALE_E8M0, 8, 32                                                                      \
+    }
+#define NVFP4                                                                                                          \
+    {                                                                                                                  \
+        "", PM_FORMAT_NVFP4, PM_SCALE_E4M3, 4, 16                                                                      \
+    }
+#define FP8                                                                                                            \
+    {                                                                                                                  \
+        "", PM_FORMAT_FP8, PM_SCALE_F32, 8, 128                                                                        \
+    }
 #define FLOAT(format)                                                                                                  \
     {                                                                                                                  \
         "", format, PM_SCALE_BF16, 0, 0                                                                                \
@@ -100,6 +116,10 @@ static const layer layers[] = {
      false},
     {"shared expert without gate", FLOAT(PM_FORMAT_F16), AFFINE(8, 128), AFFINE(6, 64), AFFINE(3, 32), 128, 192, 32, 5,
      5, false, false},
+    {"mxfp4", FLOAT(PM_FORMAT_BF16), MXFP4, MXFP4, MXFP4, 160, 96, 32, 9, 3, true, true},
+    {"mxfp8", AFFINE(8, 32), MXFP8, MXFP8, MXFP8, 160, 96, 32, 9, 3, false, false},
+    {"nvfp4", FLOAT(PM_FORMAT_BF16), NVFP4, NVFP4, NVFP4, 176, 48, 16, 9, 3, true, true},
+    {"fp8", FLOAT(PM_FORMAT_BF16), FP8, FP8, FP8, 200, 72, 40, 9, 3, true, true},
     {"one expert", AFFINE(4, 64), AFFINE(4, 64), AFFINE(2, 64), AFFINE(5, 64), 64, 64, 64, 3, 1, true, true},
 };
 
@@ -260,8 +280,12 @@ static void company_level_and_threads_do_not_matter(void **state)
     static weights w;
     static float x[MAX_TOKENS * MAX_HIDDEN], alone[MAX_TOKENS * MAX_HIDDEN], y[MAX_TOKENS * MAX_HIDDEN];
     pm_backend *scalar = backend_new(1, PM_SIMD_SCALAR);
-    pm_backend *backends[] = {scalar, backend_new(1, PM_SIMD_AVX2), backend_new(2, PM_SIMD_AVX2),
-                              backend_new(5, PM_SIMD_AVX2)};
+    pm_backend *backends[1 + 3 * TEST_LEVELS] = {scalar};
+    size_t n = 1;
+    for (int level = 1; level < TEST_LEVELS; level++)
+        for (int threads = 1; threads <= 5; threads += threads == 1 ? 1 : 3)
+            if ((backends[n] = level_backend(threads, level)))
+                n++;
     static const int sizes[] = {1, 2, 3, 9, 33, 4, 1};
     for (size_t i = 0; i < PM_COUNT(layers); i++) {
         const layer *l = &layers[i];
@@ -271,7 +295,7 @@ static void company_level_and_threads_do_not_matter(void **state)
         memcpy(x + 7 * l->hidden, x + 3 * l->hidden, (size_t)l->hidden * sizeof(*x)); /* the same token twice */
         for (int t = 0; t < MAX_TOKENS; t++)
             moe(scalar, l, &w, 1, x + t * l->hidden, alone + t * l->hidden);
-        for (size_t b = 0; b < PM_COUNT(backends); b++)
+        for (size_t b = 0; b < n; b++)
             for (size_t s = 0; s < PM_COUNT(sizes); s++) {
                 char what[100];
                 int first = (int)(random_u32(&r) % (uint32_t)(MAX_TOKENS + 1 - sizes[s]));
@@ -281,7 +305,7 @@ static void company_level_and_threads_do_not_matter(void **state)
             }
         weights_free(&w, l);
     }
-    for (size_t b = 0; b < PM_COUNT(backends); b++)
+    for (size_t b = 0; b < n; b++)
         backends[b]->ops->free(backends[b]);
 }
 
@@ -291,8 +315,10 @@ static void not_finite_stays_in_its_token(void **state)
     test_random r = {3};
     static weights w;
     float x[3 * MAX_HIDDEN], clean[3 * MAX_HIDDEN], y[3 * MAX_HIDDEN];
-    for (int level = 0; level < 2; level++) {
-        pm_backend *backend = backend_new(2, level ? PM_SIMD_AVX2 : PM_SIMD_SCALAR);
+    for (int level = 0; level < TEST_LEVELS; level++) {
+        pm_backend *backend = level_backend(2, level);
+        if (!backend)
+            continue;
         for (size_t i = 0; i < PM_COUNT(layers); i++) {
             const layer *l = &layers[i];
             weights_make(&w, l, &r);

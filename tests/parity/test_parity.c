@@ -22,6 +22,7 @@ typedef struct subject {
 static const subject subjects[] = {
     {BUNDLED, "models/default", NULL, MLX, 0},
     {MODELS, "qwen3_5_moe-4bit", NULL, MLX, 0},
+    {MODELS, "qwen3_5_moe-mxfp4", NULL, MLX, 0},
     {MODELS, "qwen3_5_moe-bf16", NULL, HF, 2e-3},
     {MODELS, "qwen3_5-4bit", NULL, MLX, 0},
     {MODELS, "qwen3_5-bf16", NULL, HF, 2e-3},
@@ -51,6 +52,9 @@ static const subject subjects[] = {
     {TINY, "llama-linear", "config_old.json", HF, 1e-3},
     {TINY, "llama-yarn", NULL, HF, 1e-3},
     {TINY, "llama-2_5_8bit", NULL, MLX, 0},
+    {TINY, "qwen3_moe-mxfp4", NULL, MLX, 0},
+    {TINY, "qwen3_moe-nvfp4", NULL, MLX, 0},
+    {TINY, "llama-mxfp8", NULL, MLX, 0},
     {TINY, "mistral", NULL, HF, 1e-3},
 };
 

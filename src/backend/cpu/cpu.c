@@ -105,30 +105,55 @@ static int tensor_read(pm_backend *backend, const pm_tensor *tensor, int64_t fir
 
 /* ---- weights ---- */
 
+static const char *const format_names[PM_FORMATS] = {"f32", "f16", "bf16", "affine", "mxfp4", "mxfp8", "nvfp4", "fp8"};
+
+/* The group and the type of scales of the formats that allow one. */
+static const struct {
+    int group;
+    pm_scale_type scale;
+} fixed[PM_FORMATS] = {[PM_FORMAT_MXFP4] = {32, PM_SCALE_E8M0},
+                       [PM_FORMAT_MXFP8] = {32, PM_SCALE_E8M0},
+                       [PM_FORMAT_NVFP4] = {16, PM_SCALE_E4M3},
+                       [PM_FORMAT_FP8] = {0, PM_SCALE_F32}};
+
+static int check_affine(const pm_cpu *cpu, const pm_weight *w, pm_error *err)
+{
+    if (w->bits < 0 || w->bits > PM_MAX_BITS || !cpu->matrix->affine[w->bits].multiply)
+        return pm_fail(err, PM_ERR_UNSUPPORTED, "affine weights of %d bits are not supported (2, 3, 4, 5, 6, 8 are)",
+                       w->bits);
+    if (w->group != 32 && w->group != 64 && w->group != 128)
+        return pm_fail(err, PM_ERR_UNSUPPORTED, "affine weights in groups of %d are not supported (32, 64, 128 are)",
+                       w->group);
+    if ((unsigned)w->scale_type > PM_SCALE_F32 || !w->scales || !w->biases)
+        return pm_fail(err, PM_ERR_UNSUPPORTED, "affine weights need scales and biases of bf16, f16 or f32");
+    return PM_OK;
+}
+
 /* Nothing is copied: kernels read the file's own layout. */
 static int weight_prepare(pm_backend *backend, pm_weight *weight, pm_error *err)
 {
-    const pm_cpu *cpu = (const pm_cpu *)backend;
-    if (weight->out < 1 || weight->in < 1)
-        return pm_fail(err, PM_ERR_UNSUPPORTED, "a matrix of %d by %d", weight->out, weight->in);
-    if ((unsigned)weight->format >= PM_FORMATS)
-        return pm_fail(err, PM_ERR_UNSUPPORTED, "weight format %d is not supported", (int)weight->format);
-    if (weight->format > PM_FORMAT_AFFINE)
-        return pm_fail(err, PM_ERR_UNSUPPORTED, "weight format %d is not supported", (int)weight->format);
-    if (weight->format != PM_FORMAT_AFFINE)
+    const pm_weight *w = weight;
+    if (w->out < 1 || w->in < 1)
+        return pm_fail(err, PM_ERR_UNSUPPORTED, "a matrix of %d by %d", w->out, w->in);
+    if ((unsigned)w->format >= PM_FORMATS)
+        return pm_fail(err, PM_ERR_UNSUPPORTED, "weight format %d is not supported", (int)w->format);
+    if (w->format < PM_FORMAT_AFFINE)
         return PM_OK;
-    if (weight->bits < 0 || weight->bits > PM_MAX_BITS || !cpu->matrix->affine[weight->bits].multiply)
-        return pm_fail(err, PM_ERR_UNSUPPORTED, "affine weights of %d bits are not supported (2, 3, 4, 5, 6, 8 are)",
-                       weight->bits);
-    if (weight->group != 32 && weight->group != 64 && weight->group != 128)
-        return pm_fail(err, PM_ERR_UNSUPPORTED, "affine weights in groups of %d are not supported (32, 64, 128 are)",
-                       weight->group);
-    if (weight->in % weight->group)
-        return pm_fail(err, PM_ERR_UNSUPPORTED, "affine weights %d wide are not whole groups of %d", weight->in,
-                       weight->group);
-    if ((unsigned)weight->scale_type > PM_SCALE_F32 || !weight->scales || !weight->biases)
-        return pm_fail(err, PM_ERR_UNSUPPORTED, "affine weights need scales and biases of bf16, f16 or f32");
-    return PM_OK;
+    const char *name = format_names[w->format];
+    int status = PM_OK, group = fixed[w->format].group;
+    if (w->format == PM_FORMAT_AFFINE)
+        status = check_affine((const pm_cpu *)backend, w, err);
+    else if (w->scale_type != fixed[w->format].scale || !w->scales || w->biases)
+        status = pm_fail(err, PM_ERR_UNSUPPORTED, "%s weights need scales of their own type and no biases", name);
+    else if (group && w->group != group)
+        status = pm_fail(err, PM_ERR_UNSUPPORTED, "%s weights in groups of %d are not supported (%d is)", name,
+                         w->group, group);
+    else if (w->format == PM_FORMAT_FP8 && (w->block[0] < 1 || w->block[1] < 1))
+        status = pm_fail(err, PM_ERR_UNSUPPORTED, "fp8 weights in blocks of %d by %d", w->block[0], w->block[1]);
+    if (status == PM_OK && w->format != PM_FORMAT_FP8 && w->in % w->group)
+        status =
+            pm_fail(err, PM_ERR_UNSUPPORTED, "%s weights %d wide are not whole groups of %d", name, w->in, w->group);
+    return status;
 }
 
 /* ---- the backend ---- */

@@ -33,12 +33,12 @@ static int64_t round_up(int64_t n, int64_t step)
 
 static int kind_of(const pm_cpu *cpu, const pm_weight *w)
 {
-    return pm_group_index(w->group) * PM_LAYOUTS + (int)cpu->matrix->affine[w->bits].layout;
+    return pm_group_index(w->group) * PM_LAYOUTS + (int)pm_kernel_of(cpu->matrix, w)->layout;
 }
 
 void pm_input_need(const pm_cpu *cpu, const pm_weight *w, unsigned *need)
 {
-    if (w->format == PM_FORMAT_AFFINE)
+    if (pm_is_quantised(w))
         *need |= 1u << kind_of(cpu, w);
 }
 
@@ -66,7 +66,7 @@ static void prepare_rows(void *arg, int worker, int64_t first, int64_t last)
             x = y;
         }
         for (int i = 0; i < PM_GROUPS; i++) {
-            int group = 32 << i, groups = in / group;
+            int group = 16 << i, groups = in / group;
             for (int layout = 0; layout < PM_LAYOUTS; layout++) {
                 const pm_quantised *to = &job->input->quantised[i * PM_LAYOUTS + layout];
                 if (job->input->have & 1u << (i * PM_LAYOUTS + layout))
@@ -91,14 +91,14 @@ bool pm_input_prepare(pm_cpu *cpu, pm_input *input, const pm_norm *norm, unsigne
     size_t q_bytes = (rows * in * sizeof(int16_t) + 63) / 64 * 64;
     for (int kind = 0; kind < PM_GROUPS * PM_LAYOUTS; kind++)
         if (need & 1u << kind)
-            bytes += q_bytes + 2 * ((rows * (in / (32u << kind / PM_LAYOUTS)) * sizeof(float) + 63) / 64 * 64);
+            bytes += q_bytes + 2 * ((rows * (in / (16u << kind / PM_LAYOUTS)) * sizeof(float) + 63) / 64 * 64);
     char *p = need ? pm_cpu_scratch(cpu, input->quant_slot, bytes) : NULL;
     if (need && !p)
         return false;
     for (int kind = 0; kind < PM_GROUPS * PM_LAYOUTS; kind++) {
         if (!(need & 1u << kind))
             continue;
-        size_t float_bytes = (rows * (in / (32u << kind / PM_LAYOUTS)) * sizeof(float) + 63) / 64 * 64;
+        size_t float_bytes = (rows * (in / (16u << kind / PM_LAYOUTS)) * sizeof(float) + 63) / 64 * 64;
         input->quantised[kind] =
             (pm_quantised){(int16_t *)p, (float *)(p + q_bytes), (float *)(p + q_bytes + float_bytes)};
         p += q_bytes + 2 * float_bytes;
@@ -113,7 +113,7 @@ bool pm_input_prepare(pm_cpu *cpu, pm_input *input, const pm_norm *norm, unsigne
 pm_columns pm_input_columns(const pm_cpu *cpu, const pm_input *input, const pm_weight *w)
 {
     pm_columns columns = {.n = input->rows, .x = input->x};
-    if (w->format == PM_FORMAT_AFFINE)
+    if (pm_is_quantised(w))
         columns.quantised = input->quantised[kind_of(cpu, w)];
     return columns;
 }
@@ -123,8 +123,8 @@ pm_columns pm_input_columns(const pm_cpu *cpu, const pm_input *input, const pm_w
 void pm_multiply(const pm_cpu *cpu, const pm_weight *w, int first, int last, const pm_columns *columns,
                  const pm_results *results)
 {
-    if (w->format == PM_FORMAT_AFFINE)
-        cpu->matrix->affine[w->bits].multiply(w, first, last, columns, results);
+    if (pm_is_quantised(w))
+        pm_kernel_of(cpu->matrix, w)->multiply(w, first, last, columns, results);
     else
         cpu->matrix->multiply[w->format](w, first, last, columns, results);
     for (int i = 0; w->bias && i < columns->n; i++)

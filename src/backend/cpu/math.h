@@ -40,6 +40,19 @@ static inline float pm_from_f16(uint16_t h)
     return pm_from_bits(sign | (exponent + 112) << 23 | mantissa << 13);
 }
 
+/* OCP e4m3 / 256, exact: its bits are those of the f16 that is 256 times smaller, but for 0x7f and 0xff, NaN. */
+static inline float pm_from_e4m3_256th(uint8_t c)
+{
+    uint16_t sign = (uint16_t)((c & 0x80) << 8), magnitude = c & 0x7f;
+    return pm_from_f16(magnitude == 0x7f ? 0x7fff : (uint16_t)(sign | magnitude << 7));
+}
+
+/* OCP e8m0: 2^(c - 127), or NaN for 255. */
+static inline float pm_from_e8m0(uint8_t c)
+{
+    return pm_from_bits(c == 255 ? 0x7fc00000 : c ? (uint32_t)c << 23 : 0x00400000);
+}
+
 /* Rounds to nearest even; too large becomes infinity. */
 static inline uint16_t pm_to_f16(float x)
 {

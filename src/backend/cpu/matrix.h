@@ -1,6 +1,6 @@
 /* Matrix times rows: the kernels, and what linear.c, moe.c and logits share.
  *
- * The arithmetic of a quantised (affine) matrix, which every level repeats bit for bit:
+ * The arithmetic of a quantised matrix (affine, MXFP4, NVFP4), which every level repeats bit for bit:
  *   - A group of x (as wide as the weight's group) becomes 16-bit integers q: with `largest` the largest |x|,
  *     inv = 32639 / largest, q = x * inv rounded to nearest even, scale = largest / 32639, so x = scale * q and a q is
  *     256 * high + low in two signed bytes. A group whose largest |x| is below 2^-96 becomes zeros with scale 0. A
@@ -10,23 +10,27 @@
  *   - For the groups g of a row in ascending order, a = acc[g mod 4], isum = the exact int32 sum of weight integer
  * times q: a = fmaf((float)isum, weight scale * scale, a); a = fmaf(weight bias, sum, a). Largest isum: 255 * 32639 *
  * 128 < 2^31.
+ *   - The integers of MXFP4 and NVFP4 are 2 e2m1: 0 1 2 3 4 6 8 12 or their negatives. The weight scale is 0.5 * e8m0,
+ * or (e4m3 / 256) * (128 * global), both products rounded; there is no weight bias and the second fmaf is left out.
  *   - y = (acc[0] + acc[2]) + (acc[1] + acc[3]).
- * A float matrix: sums over k as cpu.h says. A residual is added, then a bias. A column's result never depends on the
- * others.
+ * A float matrix: sums over k as cpu.h says. One of MXFP8 or FP8 is a float matrix of the weights
+ * (e4m3 / 256) * (256 * scale), both products rounded.
+ * An e8m0 scale of 255 and the e4m3 codes 0x7f and 0xff are NaN, and so NaN comes out.
+ * A residual is added, then a bias. A column's result never depends on the others.
  */
 #ifndef PM_MATRIX_H
 #define PM_MATRIX_H
 
 #include "backend/cpu/cpu.h"
 
-enum { PM_GROUPS = 3 /* widths of a weight group: 32, 64, 128 */, PM_MAX_GROUP = 128, PM_MAX_BITS = 8 };
+enum { PM_GROUPS = 4 /* widths of a weight group: 16, 32, 64, 128 */, PM_MAX_GROUP = 128, PM_MAX_BITS = 8 };
 
 #define PM_Q_MAX   32639.0f /* 127 * 256 + 127 */
 #define PM_Q_FLOOR 0x1p-96f /* below this a group of x counts as zero */
 
 static inline int pm_group_index(int group)
 {
-    return group / 64;
+    return (group >= 32) + group / 64;
 }
 
 /* In which order a kernel wants the integers of x. In PLANES(p) they are cut into blocks of 16 * p (the last one may be
@@ -64,14 +68,15 @@ typedef struct pm_results {
 typedef void pm_multiply_fn(const pm_weight *w, int first, int last, const pm_columns *columns,
                             const pm_results *results);
 
-typedef struct pm_affine_kernel {
+typedef struct pm_quantised_kernel {
     pm_multiply_fn *multiply; /* NULL: no such format */
     pm_layout layout;
-} pm_affine_kernel;
+} pm_quantised_kernel;
 
 typedef struct pm_matrix_kernels {
     pm_multiply_fn *multiply[PM_FORMATS]; /* float formats */
-    pm_affine_kernel affine[PM_MAX_BITS + 1];
+    pm_quantised_kernel affine[PM_MAX_BITS + 1];
+    pm_quantised_kernel e2m1; /* MXFP4, NVFP4 */
     /* y = (x * (1 / sqrt(mean(x^2) + eps))) * w; y may be x. */
     void (*rms_norm)(const float *x, const float *w, float eps, int n, float *y);
     /* One row of x, [n]; q, scale and sum as in pm_quantised. */
@@ -82,11 +87,13 @@ typedef struct pm_matrix_kernels {
     void (*add_scaled)(float *acc, const float *y, float factor, int64_t n);
 } pm_matrix_kernels;
 
-/* Row `row` of w as floats: q * scale + bias in one rounding (fma). */
+/* Row `row` of w as floats: integer * weight scale (+ bias) in one rounding (fma), or the weights of a float matrix. */
 void pm_dequantise_row(const pm_weight *w, int row, float *y);
 
-/* For kernels: element i of w's scales or biases; `count` integers of a row of affine weights from element `first`. */
+/* For kernels: element i of w's scales or biases; the weight scale of group i; `count` integers of a row of affine
+ * weights from element `first`. */
 float pm_read_scale(const void *scales, pm_scale_type type, size_t i);
+float pm_group_scale(const pm_weight *w, size_t i);
 void pm_unpack(const uint8_t *row, int bits, int first, int count, uint8_t *out);
 
 /* The place in pm_quantised.q of element k of a row of n. */
@@ -109,8 +116,20 @@ void pm_multiply_f32_avx2(const pm_weight *w, int first, int last, const pm_colu
 void pm_rms_norm_avx2(const float *x, const float *w, float eps, int n, float *y);
 void pm_quantise_avx2(const float *x, int n, int group, pm_layout layout, int16_t *q, float *scale, float *sum);
 #endif
-/* The scalar kernel of a bit width without one of its own at some level. */
-pm_multiply_fn pm_multiply_affine_scalar;
+/* The scalar kernels, for what has none of its own at some level. */
+pm_multiply_fn pm_multiply_quantised_scalar, pm_multiply_float_scalar;
+extern const int8_t pm_e2m1_integers[16]; /* 2 e2m1 by code */
+
+static inline bool pm_is_quantised(const pm_weight *w)
+{
+    return w->format == PM_FORMAT_AFFINE || w->format == PM_FORMAT_MXFP4 || w->format == PM_FORMAT_NVFP4;
+}
+
+/* Of a quantised format. */
+static inline const pm_quantised_kernel *pm_kernel_of(const pm_matrix_kernels *kernels, const pm_weight *w)
+{
+    return w->format == PM_FORMAT_AFFINE ? &kernels->affine[w->bits] : &kernels->e2m1;
+}
 
 /* ---- many matrices, one input (linear.c) ---- */
 

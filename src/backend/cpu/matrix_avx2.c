@@ -402,14 +402,14 @@ static void multiply(const affine_functions *f, const pm_weight *w, int first, i
 
 static void affine_4(const pm_weight *w, int first, int last, const pm_columns *columns, const pm_results *results)
 {
-    static const affine_functions *const table[PM_GROUPS] = {&functions_4_32, &functions_4_64, &functions_4_128};
-    multiply(table[pm_group_index(w->group)], w, first, last, columns, results);
+    static const affine_functions *const table[] = {&functions_4_32, &functions_4_64, &functions_4_128};
+    multiply(table[pm_group_index(w->group) - 1], w, first, last, columns, results);
 }
 
 static void affine_8(const pm_weight *w, int first, int last, const pm_columns *columns, const pm_results *results)
 {
-    static const affine_functions *const table[PM_GROUPS] = {&functions_8_32, &functions_8_64, &functions_8_128};
-    multiply(table[pm_group_index(w->group)], w, first, last, columns, results);
+    static const affine_functions *const table[] = {&functions_8_32, &functions_8_64, &functions_8_128};
+    multiply(table[pm_group_index(w->group) - 1], w, first, last, columns, results);
 }
 
 /* ---- between matrices ---- */
@@ -432,13 +432,16 @@ static void add_scaled(float *acc, const float *y, float factor, int64_t n)
 const pm_matrix_kernels pm_matrix_avx2 = {
     .multiply = {[PM_FORMAT_F32] = pm_multiply_f32_avx2,
                  [PM_FORMAT_F16] = pm_multiply_f16_avx2,
-                 [PM_FORMAT_BF16] = pm_multiply_bf16_avx2},
-    .affine = {[2] = {pm_multiply_affine_scalar, PM_LAYOUT_NATURAL},
-               [3] = {pm_multiply_affine_scalar, PM_LAYOUT_NATURAL},
+                 [PM_FORMAT_BF16] = pm_multiply_bf16_avx2,
+                 [PM_FORMAT_MXFP8] = pm_multiply_float_scalar,
+                 [PM_FORMAT_FP8] = pm_multiply_float_scalar},
+    .affine = {[2] = {pm_multiply_quantised_scalar, PM_LAYOUT_NATURAL},
+               [3] = {pm_multiply_quantised_scalar, PM_LAYOUT_NATURAL},
                [4] = {affine_4, PM_LAYOUT_PLANES4},
-               [5] = {pm_multiply_affine_scalar, PM_LAYOUT_NATURAL},
-               [6] = {pm_multiply_affine_scalar, PM_LAYOUT_NATURAL},
+               [5] = {pm_multiply_quantised_scalar, PM_LAYOUT_NATURAL},
+               [6] = {pm_multiply_quantised_scalar, PM_LAYOUT_NATURAL},
                [8] = {affine_8, PM_LAYOUT_PLANES2}},
+    .e2m1 = {pm_multiply_quantised_scalar, PM_LAYOUT_NATURAL},
     .rms_norm = pm_rms_norm_avx2,
     .quantise = pm_quantise_avx2,
     .swiglu = swiglu,

@@ -24,16 +24,60 @@ static inline float read_f32(const void *p, size_t i)
 
 float pm_read_scale(const void *scales, pm_scale_type type, size_t i)
 {
-    return type == PM_SCALE_BF16  ? pm_from_bf16(read_u16(scales, i))
-           : type == PM_SCALE_F16 ? pm_from_f16(read_u16(scales, i))
-                                  : read_f32(scales, i);
+    switch (type) {
+    case PM_SCALE_BF16: return pm_from_bf16(read_u16(scales, i));
+    case PM_SCALE_F16: return pm_from_f16(read_u16(scales, i));
+    case PM_SCALE_F32: return read_f32(scales, i);
+    case PM_SCALE_E8M0: return pm_from_e8m0(((const uint8_t *)scales)[i]);
+    case PM_SCALE_E4M3: break;
+    }
+    return pm_from_e4m3_256th(((const uint8_t *)scales)[i]) * 256;
 }
 
-static inline float read_weight(const void *row, pm_format format, size_t i)
+float pm_group_scale(const pm_weight *w, size_t i)
 {
-    return format == PM_FORMAT_BF16  ? pm_from_bf16(read_u16(row, i))
-           : format == PM_FORMAT_F16 ? pm_from_f16(read_u16(row, i))
-                                     : read_f32(row, i);
+    if (w->format == PM_FORMAT_NVFP4)
+        return pm_from_e4m3_256th(((const uint8_t *)w->scales)[i]) * (128 * w->global);
+    float scale = pm_read_scale(w->scales, w->scale_type, i);
+    return w->format == PM_FORMAT_MXFP4 ? scale * 0.5f : scale;
+}
+
+/* `count` weights of a row of a float matrix from element k on. */
+static void read_weights(const pm_weight *w, int row, int k, int count, float *out)
+{
+    const uint8_t *data = (const uint8_t *)w->data + (size_t)row * pm_weight_row_bytes(w);
+    bool blocks = w->format == PM_FORMAT_FP8;
+    int width = blocks ? w->block[1] : w->group;
+    size_t scales = 0; /* of the row */
+    if (blocks)
+        scales = (size_t)(row / w->block[0]) * (((size_t)w->in + (size_t)width - 1) / (size_t)width);
+    else if (w->format == PM_FORMAT_MXFP8)
+        scales = (size_t)row * (size_t)(w->in / width);
+    for (int i = 0; i < count; i++) {
+        size_t at = (size_t)(k + i);
+        switch (w->format) {
+        case PM_FORMAT_BF16: out[i] = pm_from_bf16(read_u16(data, at)); break;
+        case PM_FORMAT_F16: out[i] = pm_from_f16(read_u16(data, at)); break;
+        case PM_FORMAT_MXFP8:
+        case PM_FORMAT_FP8:
+            out[i] = pm_from_e4m3_256th(data[at]) *
+                     (256 * pm_read_scale(w->scales, w->scale_type, scales + at / (size_t)width));
+            break;
+        default: out[i] = read_f32(data, at);
+        }
+    }
+}
+
+const int8_t pm_e2m1_integers[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+/* The integers of group g of a row of a quantised matrix. */
+static void read_integers(const pm_weight *w, const uint8_t *row, int g, int16_t *out)
+{
+    uint8_t codes[PM_MAX_GROUP];
+    bool affine = w->format == PM_FORMAT_AFFINE;
+    pm_unpack(row, affine ? w->bits : 4, g * w->group, w->group, codes);
+    for (int k = 0; k < w->group; k++)
+        out[k] = affine ? codes[k] : pm_e2m1_integers[codes[k]];
 }
 
 /* MLX packs a row as one stream of bits, the lowest first: element k is bits [k * bits, (k + 1) * bits). */
@@ -51,16 +95,16 @@ void pm_unpack(const uint8_t *row, int bits, int first, int count, uint8_t *out)
 void pm_dequantise_row(const pm_weight *w, int row, float *y)
 {
     const uint8_t *data = (const uint8_t *)w->data + (size_t)row * pm_weight_row_bytes(w);
-    for (int k = 0; k < w->in && w->format != PM_FORMAT_AFFINE; k++)
-        y[k] = read_weight(data, w->format, (size_t)k);
-    if (w->format != PM_FORMAT_AFFINE)
+    if (!pm_is_quantised(w)) {
+        read_weights(w, row, 0, w->in, y);
         return;
+    }
     size_t groups = (size_t)(w->in / w->group);
-    uint8_t q[PM_MAX_GROUP];
+    int16_t q[PM_MAX_GROUP];
     for (size_t g = 0; g < groups; g++) {
-        float scale = pm_read_scale(w->scales, w->scale_type, (size_t)row * groups + g);
-        float bias = pm_read_scale(w->biases, w->scale_type, (size_t)row * groups + g);
-        pm_unpack(data, w->bits, (int)g * w->group, w->group, q);
+        size_t i = (size_t)row * groups + g;
+        float scale = pm_group_scale(w, i), bias = w->biases ? pm_read_scale(w->biases, w->scale_type, i) : 0;
+        read_integers(w, data, (int)g, q);
         for (int k = 0; k < w->group; k++)
             y[g * (size_t)w->group + (size_t)k] = fmaf((float)q[k], scale, bias);
     }
@@ -80,17 +124,17 @@ static inline void put(const pm_results *results, int column, int row, float val
 }
 
 /* One row of w times columns [from, from + n), n <= BLOCK. */
-static void affine_row(const pm_weight *w, int row, const pm_columns *columns, int from, int n,
-                       const pm_results *results)
+static void quantised_row(const pm_weight *w, int row, const pm_columns *columns, int from, int n,
+                          const pm_results *results)
 {
     const uint8_t *data = (const uint8_t *)w->data + (size_t)row * pm_weight_row_bytes(w);
     size_t groups = (size_t)(w->in / w->group);
     float acc[BLOCK][4] = {{0}};
-    uint8_t weights[PM_MAX_GROUP];
+    int16_t weights[PM_MAX_GROUP];
     for (size_t g = 0; g < groups; g++) {
-        float scale = pm_read_scale(w->scales, w->scale_type, (size_t)row * groups + g);
-        float bias = pm_read_scale(w->biases, w->scale_type, (size_t)row * groups + g);
-        pm_unpack(data, w->bits, (int)g * w->group, w->group, weights);
+        float scale = pm_group_scale(w, (size_t)row * groups + g);
+        float bias = w->biases ? pm_read_scale(w->biases, w->scale_type, (size_t)row * groups + g) : 0;
+        read_integers(w, data, (int)g, weights);
         for (int i = 0; i < n; i++) {
             size_t x = column_row(columns, from + i);
             const int16_t *q = columns->quantised.q + x * (size_t)w->in + g * (size_t)w->group;
@@ -99,32 +143,31 @@ static void affine_row(const pm_weight *w, int row, const pm_columns *columns, i
                 isum += weights[k] * q[k];
             float *a = &acc[i][g % 4];
             *a = fmaf((float)isum, scale * columns->quantised.scale[x * groups + g], *a);
-            *a = fmaf(bias, columns->quantised.sum[x * groups + g], *a);
+            if (w->biases)
+                *a = fmaf(bias, columns->quantised.sum[x * groups + g], *a);
         }
     }
     for (int i = 0; i < n; i++)
         put(results, from + i, row, (acc[i][0] + acc[i][2]) + (acc[i][1] + acc[i][3]));
 }
 
-void pm_multiply_affine_scalar(const pm_weight *w, int first, int last, const pm_columns *columns,
-                               const pm_results *results)
+void pm_multiply_quantised_scalar(const pm_weight *w, int first, int last, const pm_columns *columns,
+                                  const pm_results *results)
 {
     for (int from = 0; from < columns->n; from += BLOCK)
         for (int row = first; row < last; row++)
-            affine_row(w, row, columns, from, columns->n - from < BLOCK ? columns->n - from : BLOCK, results);
+            quantised_row(w, row, columns, from, columns->n - from < BLOCK ? columns->n - from : BLOCK, results);
 }
 
 /* One row of w, as floats, times columns [from, from + n), n <= BLOCK; 16 weights at a time. */
 static void float_row(const pm_weight *w, int row, const pm_columns *columns, int from, int n,
                       const pm_results *results)
 {
-    const char *data = (const char *)w->data + (size_t)row * pm_weight_row_bytes(w);
     size_t in = (size_t)w->in;
     float acc[BLOCK][16] = {{0}}, weights[16];
     for (size_t k = 0; k < in; k += 16) {
         size_t count = in - k < 16 ? in - k : 16;
-        for (size_t j = 0; j < count; j++)
-            weights[j] = read_weight(data, w->format, k + j);
+        read_weights(w, row, (int)k, (int)count, weights);
         for (int i = 0; i < n; i++) {
             const float *x = columns->x + column_row(columns, from + i) * in + k;
             for (size_t j = 0; j < count; j++)
@@ -135,8 +178,8 @@ static void float_row(const pm_weight *w, int row, const pm_columns *columns, in
         put(results, from + i, row, pm_reduce16(acc[i]));
 }
 
-static void multiply_float(const pm_weight *w, int first, int last, const pm_columns *columns,
-                           const pm_results *results)
+void pm_multiply_float_scalar(const pm_weight *w, int first, int last, const pm_columns *columns,
+                              const pm_results *results)
 {
     for (int from = 0; from < columns->n; from += BLOCK)
         for (int row = first; row < last; row++)
@@ -186,13 +229,18 @@ static void add_scaled(float *acc, const float *y, float factor, int64_t n)
 }
 
 const pm_matrix_kernels pm_matrix_scalar = {
-    .multiply = {[PM_FORMAT_F32] = multiply_float, [PM_FORMAT_F16] = multiply_float, [PM_FORMAT_BF16] = multiply_float},
-    .affine = {[2] = {pm_multiply_affine_scalar, PM_LAYOUT_NATURAL},
-               [3] = {pm_multiply_affine_scalar, PM_LAYOUT_NATURAL},
-               [4] = {pm_multiply_affine_scalar, PM_LAYOUT_NATURAL},
-               [5] = {pm_multiply_affine_scalar, PM_LAYOUT_NATURAL},
-               [6] = {pm_multiply_affine_scalar, PM_LAYOUT_NATURAL},
-               [8] = {pm_multiply_affine_scalar, PM_LAYOUT_NATURAL}},
+    .multiply = {[PM_FORMAT_F32] = pm_multiply_float_scalar,
+                 [PM_FORMAT_F16] = pm_multiply_float_scalar,
+                 [PM_FORMAT_BF16] = pm_multiply_float_scalar,
+                 [PM_FORMAT_MXFP8] = pm_multiply_float_scalar,
+                 [PM_FORMAT_FP8] = pm_multiply_float_scalar},
+    .affine = {[2] = {pm_multiply_quantised_scalar, PM_LAYOUT_NATURAL},
+               [3] = {pm_multiply_quantised_scalar, PM_LAYOUT_NATURAL},
+               [4] = {pm_multiply_quantised_scalar, PM_LAYOUT_NATURAL},
+               [5] = {pm_multiply_quantised_scalar, PM_LAYOUT_NATURAL},
+               [6] = {pm_multiply_quantised_scalar, PM_LAYOUT_NATURAL},
+               [8] = {pm_multiply_quantised_scalar, PM_LAYOUT_NATURAL}},
+    .e2m1 = {pm_multiply_quantised_scalar, PM_LAYOUT_NATURAL},
     .rms_norm = rms_norm,
     .quantise = quantise,
     .swiglu = swiglu,

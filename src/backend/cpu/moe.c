@@ -241,7 +241,7 @@ static void down_piece(void *arg, int worker, int64_t first, int64_t last)
     for (int i = 0; i < m->n_active; i++) {
         const pm_weight *down = &m->args->down[m->active[i]];
         int64_t from = m->offset[m->active[i]], to = m->offset[m->active[i] + 1];
-        int groups = down->format == PM_FORMAT_AFFINE ? m->width / down->group : 0;
+        int groups = pm_is_quantised(down) ? m->width / down->group : 0;
         pm_columns columns = pm_input_columns(m->cpu, &m->h, down);
         columns.n = (int)(to - from);
         columns.x += from * m->width;
