@@ -8,7 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "parity"))
+import parity  # noqa: E402
+
 TRANSCRIPT = re.compile(r"(?<=```console\n).*?(?=```)", re.DOTALL)
+EXTRA = {"family": "largest difference", "---": "---"}  # the last column's head
 FAMILIES = re.compile(r"^\| family \|.*?(?=^$)", re.MULTILINE | re.DOTALL)
 
 
@@ -29,6 +33,10 @@ def refresh(text, source, build_dir):
     """The README's text as it should be."""
     driver = build_dir / "tests" / "drive_families"
     families = subprocess.run([driver], stdout=subprocess.PIPE, text=True, check=True).stdout
+    differences = parity.nearest((source / "docs" / "parity.md").read_text())
+    families = "".join(
+        f"{line} {differences.get(line.split()[1], EXTRA.get(line.split()[1], 'none'))} |\n" for line in families.splitlines()
+    )
     text = FAMILIES.sub(lambda _: families, text)
     return TRANSCRIPT.sub(lambda match: replay(match.group(), source, build_dir), text)
 

@@ -88,6 +88,8 @@ static pm_token argmax(const float *logits, int n)
     return best;
 }
 
+static FILE *table; /* NULL: not asked for */
+
 typedef struct measure {
     double max_diff, max_kl, sum_kl;
     int rows;
@@ -174,6 +176,7 @@ static void compare_prompts(pm_engine *engine, const pm_checkpoint *oracle, doub
 static void run_subject(const subject *s, pm_kv_type kv_type)
 {
     static const char *const roots[] = {SOURCE_DIR, SOURCE_DIR "/tests/oracles", MODELS_DIR};
+    static const char *const places[] = {"", " (random)", " (trained)"};
     char dir[4096], temp[] = "/tmp/polymath-parity-XXXXXX", command[128];
     pm_engine *engine;
     pm_error err = {0};
@@ -184,6 +187,8 @@ static void run_subject(const subject *s, pm_kv_type kv_type)
         link_with_config(dir, s->config, temp);
     if (pm_engine_open(&engine, s->config ? temp : dir, &(pm_engine_options){.kv_type = kv_type}, &err) != PM_OK)
         fail_msg("%s", err.message);
+    pm_info info;
+    pm_engine_info(engine, &info);
     pm_checkpoint *oracle = oracle_open(dir, s->oracle);
     compare_prompts(engine, oracle, f32 ? 1e-2 : 0.1, &m);
     pm_checkpoint_close(oracle);
@@ -192,8 +197,11 @@ static void run_subject(const subject *s, pm_kv_type kv_type)
         snprintf(command, sizeof(command), "rm -rf %s", temp);
         assert_int_equal(system(command), 0);
     }
-    printf("%-20s %-24s kv %s: %d rows, largest logit difference %.2e, KL mean %.2e max %.2e\n", s->dir,
-           s->config ? s->config : s->oracle, f32 ? "f32" : "f16", m.rows, m.max_diff, m.sum_kl / m.rows, m.max_kl);
+    if (table)
+        fprintf(table, "| %s | %s%s%s | %s | %s | %d | %.1e | %.1e | %.1e |\n", info.family,
+                s->place == BUNDLED ? "bundled model" : s->dir, s->config ? ", old config" : "", places[s->place],
+                strcmp(s->oracle, HF) == 0 ? "transformers" : "mlx-lm", f32 ? "f32" : "f16", m.rows, m.max_diff,
+                m.sum_kl / m.rows, m.max_kl);
     if (f32 && s->largest > 0 && !(m.max_diff <= s->largest))
         fail_msg("logits differ by %g, more than %g", m.max_diff, s->largest);
     if (f32 && s->largest == 0 && !(m.max_kl <= 1e-5))
@@ -212,7 +220,7 @@ static void test_default_cache(void **state)
     run_subject(*state, PM_KV_F16);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     struct CMUnitTest tests[2 * PM_COUNT(subjects)];
     static char names[2 * PM_COUNT(subjects)][96];
@@ -228,5 +236,14 @@ int main(void)
         tests[n] = (struct CMUnitTest){names[n], f32 ? test_f32_cache : test_default_cache, NULL, NULL, (void *)s};
         n++;
     }
-    return _cmocka_run_group_tests("parity", tests, n, NULL, NULL);
+    if (argc > 1 && !(table = fopen(argv[1], "w"))) {
+        perror(argv[1]);
+        return 1;
+    }
+    int failed = _cmocka_run_group_tests("parity", tests, n, NULL, NULL);
+    if (table && fclose(table) != 0) {
+        perror(argv[1]);
+        return 1;
+    }
+    return failed;
 }
