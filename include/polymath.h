@@ -59,7 +59,7 @@ typedef struct pm_engine pm_engine;
 typedef struct pm_session pm_session;
 
 typedef enum pm_kv_type { PM_KV_F16, PM_KV_F32 } pm_kv_type;
-typedef enum pm_simd { PM_SIMD_BEST, PM_SIMD_SCALAR, PM_SIMD_AVX2 } pm_simd;
+typedef enum pm_simd { PM_SIMD_BEST, PM_SIMD_SCALAR, PM_SIMD_AVX2, PM_SIMD_AVX512 } pm_simd;
 
 /* Zero-initialised is the default of every field. */
 typedef struct pm_engine_options {

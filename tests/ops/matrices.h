@@ -236,7 +236,7 @@ static inline pm_backend *backend_new(int threads, pm_simd simd)
 static const struct {
     pm_simd simd;
     const char *name;
-} levels[] = {{PM_SIMD_SCALAR, "scalar"}, {PM_SIMD_AVX2, "AVX2"}};
+} levels[] = {{PM_SIMD_SCALAR, "scalar"}, {PM_SIMD_AVX2, "AVX2"}, {PM_SIMD_AVX512, "AVX-512"}};
 
 enum { TEST_LEVELS = sizeof(levels) / sizeof(levels[0]) };
 

@@ -2,7 +2,7 @@
  * scalar kernels bit for bit. */
 #include "ops/matrices.h"
 
-enum { MAX_ROWS = 33, MAX_OUT = 65, MAX_IN = 2048 };
+enum { MAX_ROWS = 67, MAX_OUT = 65, MAX_IN = 2048 };
 
 static const test_kind quantised_kinds[] = {
     {"2-bit 64 bf16", PM_FORMAT_AFFINE, PM_SCALE_BF16, 2, 64},
@@ -44,7 +44,7 @@ static const test_kind float_kinds[] = {{"f32", PM_FORMAT_F32, PM_SCALE_F32, 0, 
                                         {"fp8, blocks of 128", PM_FORMAT_FP8, PM_SCALE_F32, 8, 128},
                                         {"fp8, blocks of 20", PM_FORMAT_FP8, PM_SCALE_F32, 8, 20}};
 static const int outs[] = {1, 7, 8, 9, 16, 33, 65};
-static const int batches[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 15, 16, 17, 33};
+static const int batches[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 15, 16, 17, 33, 67};
 static const int float_ins[] = {1, 7, 8, 16, 17, 31, 33, 64, 100, 300};
 
 /* The width nearest above `in` that the kind allows. */
@@ -333,34 +333,61 @@ static void mixed_matrices(void **state)
 
 /* ---- the parts ---- */
 
+/* The integer of element k. */
+static int integer_of(const pm_quantised *x, pm_layout layout, int k, int n)
+{
+    const int8_t *bytes = (const int8_t *)x->q;
+    return layout == PM_LAYOUT_BYTES ? 256 * bytes[k] + bytes[n + k] : x->q[pm_place(layout, k, n)];
+}
+
+/* Which layouts the kernels of a level ask for. */
+static bool uses_layout(const pm_matrix_kernels *kernels, pm_layout layout)
+{
+    bool uses = kernels->e2m1.layout == layout;
+    for (int bits = 0; bits <= PM_MAX_BITS; bits++)
+        uses = uses || (kernels->affine[bits].multiply && kernels->affine[bits].layout == layout);
+    return uses;
+}
+
 static void quantised_inputs(void **state)
 {
     (void)state;
     test_random r = {6};
-    pm_backend *backend = backend_new(1, PM_SIMD_BEST);
-    const pm_matrix_kernels *kernels = ((pm_cpu *)backend)->matrix;
-    float x[MAX_IN], scale[2][64], sum[2][64];
-    int16_t q[2][MAX_IN];
-    for (int trial = 0; trial < 300; trial++) {
-        int group = 32 << trial % 3, layout = (int)(random_u32(&r) % PM_LAYOUTS);
-        int n = group * (1 + (int)(random_u32(&r) % 9));
-        hostile_rows(&r, x, n);
-        if (trial % 4 == 0)
-            x[random_u32(&r) % (uint32_t)n] = trial % 8 ? NAN : INFINITY;
-        pm_matrix_scalar.quantise(x, n, group, (pm_layout)layout, q[0], scale[0], sum[0]);
-        kernels->quantise(x, n, group, (pm_layout)layout, q[1], scale[1], sum[1]);
-        assert_memory_equal(q[0], q[1], (size_t)n * sizeof(int16_t));
-        assert_same("scale", scale[0], scale[1], (size_t)(n / group));
-        assert_same("sum", sum[0], sum[1], (size_t)(n / group));
-        for (int k = 0; k < n; k++) {
-            float s = scale[0][k / group];
-            int v = q[0][pm_place((pm_layout)layout, k, n)];
-            assert_in_range(abs(v), 0, 32639);
-            if (s == s && !(fabs((double)x[k] - (double)s * v) <= 0.505 * (double)s + 0x1p-96))
-                fail_msg("x[%d] = %a became %d times %a", k, (double)x[k], v, (double)s);
+    for (int level = 0; level < TEST_LEVELS; level++) {
+        pm_backend *backend = level_backend(1, level);
+        for (int trial = 0; backend && trial < 400; trial++) {
+            const pm_matrix_kernels *kernels = ((pm_cpu *)backend)->matrix;
+            static float x[MAX_IN], scale[2][256], sum[2][256];
+            static int16_t q[2][MAX_IN];
+            static int32_t total[2][256];
+            const pm_quantised a = {q[0], scale[0], sum[0], total[0]}, b = {q[1], scale[1], sum[1], total[1]};
+            int group = 16 << trial % 4, n = group * (1 + (int)(random_u32(&r) % 9)), added = 0;
+            pm_layout layout = (pm_layout)(random_u32(&r) % PM_LAYOUTS);
+            if (!uses_layout(kernels, layout))
+                continue;
+            hostile_rows(&r, x, n);
+            if (trial % 5 == 0)
+                x[random_u32(&r) % (uint32_t)n] = trial % 10 ? NAN : INFINITY;
+            pm_matrix_scalar.quantise(x, n, group, layout, &a);
+            kernels->quantise(x, n, group, layout, &b);
+            assert_memory_equal(q[0], q[1], (size_t)n * sizeof(int16_t));
+            assert_same("scale", scale[0], scale[1], (size_t)(n / group));
+            assert_same("sum", sum[0], sum[1], (size_t)(n / group));
+            assert_memory_equal(total[0], total[1], (size_t)(n / group) * sizeof(int32_t));
+            for (int k = 0; k < n; k++) {
+                float s = scale[0][k / group];
+                int v = integer_of(&a, layout, k, n);
+                assert_in_range(abs(v), 0, 32639);
+                added = k % group ? added + v : v;
+                if (k % group == group - 1)
+                    assert_int_equal(added, total[0][k / group]);
+                if (s == s && !(fabs((double)x[k] - (double)s * v) <= 0.505 * (double)s + 0x1p-96))
+                    fail_msg("x[%d] = %a became %d times %a", k, (double)x[k], v, (double)s);
+            }
         }
+        if (backend)
+            backend->ops->free(backend);
     }
-    backend->ops->free(backend);
 }
 
 static void norms_are_equal(void **state)

@@ -14,10 +14,8 @@ enum { ALIGN = 64 };
 
 /* ---- instruction sets ---- */
 
-static const char *simd_name(pm_simd simd)
-{
-    return simd == PM_SIMD_AVX2 ? "avx2" : "scalar";
-}
+static const char *const simd_names[] = {
+    [PM_SIMD_BEST] = "best", [PM_SIMD_SCALAR] = "scalar", [PM_SIMD_AVX2] = "avx2", [PM_SIMD_AVX512] = "avx512"};
 
 static bool simd_available(pm_simd simd)
 {
@@ -25,16 +23,31 @@ static bool simd_available(pm_simd simd)
         return true;
 #if defined(__x86_64__)
     unsigned a, b, c = 0, d;
-    return simd == PM_SIMD_AVX2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-           __get_cpuid(1, &a, &b, &c, &d) && c & bit_F16C;
+    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __get_cpuid(1, &a, &b, &c, &d) &&
+                c & bit_F16C;
+    if (simd == PM_SIMD_AVX2)
+        return avx2;
+    return simd == PM_SIMD_AVX512 && avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
 #else
     return false;
 #endif
 }
 
+static pm_simd simd_best(void)
+{
+    pm_simd simd = PM_SIMD_AVX512;
+    while (!simd_available(simd))
+        simd--;
+    return simd;
+}
+
 const struct pm_matrix_kernels *pm_matrix_kernels_for(pm_simd simd)
 {
 #if defined(__x86_64__)
+    if (simd == PM_SIMD_AVX512)
+        return &pm_matrix_avx512;
     if (simd == PM_SIMD_AVX2)
         return &pm_matrix_avx2;
 #endif
@@ -173,7 +186,7 @@ static void describe(const pm_backend *backend, char *out, size_t size)
 {
     const pm_cpu *cpu = (const pm_cpu *)backend;
     int threads = pm_pool_threads(cpu->pool);
-    snprintf(out, size, "cpu (%s), %d thread%s", simd_name(cpu->simd), threads, threads == 1 ? "" : "s");
+    snprintf(out, size, "cpu (%s), %d thread%s", simd_names[cpu->simd], threads, threads == 1 ? "" : "s");
 }
 
 static const pm_backend_ops cpu_ops = {
@@ -211,10 +224,12 @@ static const pm_backend_ops cpu_ops = {
 int pm_backend_cpu_new(pm_backend **out, int threads, pm_simd simd, pm_error *err)
 {
     if (simd == PM_SIMD_BEST)
-        simd = simd_available(PM_SIMD_AVX2) ? PM_SIMD_AVX2 : PM_SIMD_SCALAR;
+        simd = simd_best();
+    if ((unsigned)simd > PM_SIMD_AVX512)
+        return pm_fail(err, PM_ERR_INVALID, "there is no instruction set %d", (int)simd);
     if (!simd_available(simd))
         return pm_fail(err, PM_ERR_UNSUPPORTED, "this processor does not have the instruction set '%s'",
-                       simd_name(simd));
+                       simd_names[simd]);
     pm_cpu *cpu = calloc(1, sizeof(*cpu));
     if (!cpu)
         return pm_fail_memory(err);

@@ -34,7 +34,7 @@ typedef enum pm_scratch {
 typedef struct pm_cpu {
     pm_backend base;
     pm_pool *pool;
-    pm_simd simd;                           /* SCALAR or AVX2: the level in force */
+    pm_simd simd;                           /* the level in force, never BEST */
     const struct pm_matrix_kernels *matrix; /* matrix.h */
     const struct pm_mixer_kernels *mixer;   /* mixer.h */
     struct {

@@ -59,7 +59,7 @@ INLINE void planes4(const int16_t *from, int16_t *to)
 }
 
 /* One group in natural order. */
-INLINE void quantise_group(const float *x, int group, int16_t *q, float *scale, float *sum)
+INLINE void quantise_group(const float *x, int group, int16_t *q, float *scale, float *sum, int32_t *integers)
 {
     const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
     __m256i most = _mm256_setzero_si256(), total = most;
@@ -69,6 +69,7 @@ INLINE void quantise_group(const float *x, int group, int16_t *q, float *scale, 
     if (largest >= 0x7f800000 || largest < pm_bits(PM_Q_FLOOR)) {
         memset(q, 0, (size_t)group * sizeof(*q));
         *scale = *sum = largest >= 0x7f800000 ? NAN : 0;
+        *integers = 0;
         return;
     }
     __m256 inv = _mm256_set1_ps(PM_Q_MAX / pm_from_bits(largest));
@@ -80,17 +81,20 @@ INLINE void quantise_group(const float *x, int group, int16_t *q, float *scale, 
         _mm256_storeu_si256((__m256i *)(q + k), both);
     }
     *scale = pm_from_bits(largest) / PM_Q_MAX;
-    *sum = *scale * (float)_mm_cvtsi128_si32(fold(total, false));
+    *integers = _mm_cvtsi128_si32(fold(total, false));
+    *sum = *scale * (float)*integers;
 }
 
-void pm_quantise_avx2(const float *x, int n, int group, pm_layout layout, int16_t *q, float *scale, float *sum)
+void pm_quantise_avx2(const float *x, int n, int group, pm_layout layout, const pm_quantised *to)
 {
+    int16_t *q = to->q;
+    size_t g = 0;
     enum { STEP = PM_MAX_GROUP }; /* a whole number of groups and of blocks */
     for (int first = 0; first < n; first += STEP) {
-        int16_t natural[STEP] = {0}, *to = layout == PM_LAYOUT_NATURAL ? q + first : natural;
+        int16_t natural[STEP] = {0}, *place = layout == PM_LAYOUT_NATURAL ? q + first : natural;
         int count = n - first < STEP ? n - first : STEP, k = 0;
-        for (int i = 0; i < count; i += group)
-            quantise_group(x + first + i, group, to + i, scale++, sum++);
+        for (int i = 0; i < count; i += group, g++)
+            quantise_group(x + first + i, group, place + i, &to->scale[g], &to->sum[g], &to->total[g]);
         if (layout == PM_LAYOUT_PLANES2)
             for (; k + 32 <= count; k += 32)
                 planes2(natural + k, q + first + k);

@@ -68,10 +68,11 @@ static void prepare_rows(void *arg, int worker, int64_t first, int64_t last)
         for (int i = 0; i < PM_GROUPS; i++) {
             int group = 16 << i, groups = in / group;
             for (int layout = 0; layout < PM_LAYOUTS; layout++) {
-                const pm_quantised *to = &job->input->quantised[i * PM_LAYOUTS + layout];
-                if (job->input->have & 1u << (i * PM_LAYOUTS + layout))
-                    kernels->quantise(x, in, group, (pm_layout)layout, to->q + row * in, to->scale + row * groups,
-                                      to->sum + row * groups);
+                if (!(job->input->have & 1u << (i * PM_LAYOUTS + layout)))
+                    continue;
+                const pm_quantised to = pm_quantised_rows(&job->input->quantised[i * PM_LAYOUTS + layout], (size_t)row,
+                                                          (size_t)in, (size_t)groups);
+                kernels->quantise(x, in, group, (pm_layout)layout, &to);
             }
         }
     }
@@ -87,11 +88,11 @@ bool pm_input_prepare(pm_cpu *cpu, pm_input *input, const pm_norm *norm, unsigne
             return false;
         input->x = job.normed;
     }
-    /* Per kind: q, then scale, then sum, each part on a multiple of 64 bytes. */
+    /* Per kind: q, then scale, sum and total, each part on a multiple of 64 bytes. */
     size_t q_bytes = (rows * in * sizeof(int16_t) + 63) / 64 * 64;
     for (int kind = 0; kind < PM_GROUPS * PM_LAYOUTS; kind++)
         if (need & 1u << kind)
-            bytes += q_bytes + 2 * ((rows * (in / (16u << kind / PM_LAYOUTS)) * sizeof(float) + 63) / 64 * 64);
+            bytes += q_bytes + 3 * ((rows * (in / (16u << kind / PM_LAYOUTS)) * sizeof(float) + 63) / 64 * 64);
     char *p = need ? pm_cpu_scratch(cpu, input->quant_slot, bytes) : NULL;
     if (need && !p)
         return false;
@@ -100,8 +101,9 @@ bool pm_input_prepare(pm_cpu *cpu, pm_input *input, const pm_norm *norm, unsigne
             continue;
         size_t float_bytes = (rows * (in / (16u << kind / PM_LAYOUTS)) * sizeof(float) + 63) / 64 * 64;
         input->quantised[kind] =
-            (pm_quantised){(int16_t *)p, (float *)(p + q_bytes), (float *)(p + q_bytes + float_bytes)};
-        p += q_bytes + 2 * float_bytes;
+            (pm_quantised){(int16_t *)p, (float *)(p + q_bytes), (float *)(p + q_bytes + float_bytes),
+                           (int32_t *)(p + q_bytes + 2 * float_bytes)};
+        p += q_bytes + 3 * float_bytes;
     }
     input->have = need;
     if (norm || need)

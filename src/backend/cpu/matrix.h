@@ -40,6 +40,7 @@ typedef enum pm_layout {
     PM_LAYOUT_NATURAL,
     PM_LAYOUT_PLANES2, /* 8-bit weights */
     PM_LAYOUT_PLANES4, /* 4-bit weights */
+    PM_LAYOUT_BYTES,   /* the high bytes of a row, then its low bytes, both signed */
     PM_LAYOUTS
 } pm_layout;
 
@@ -47,7 +48,15 @@ typedef enum pm_layout {
 typedef struct pm_quantised {
     int16_t *q;         /* [rows, in] */
     float *scale, *sum; /* [rows, in / group] */
+    int32_t *total;     /* [rows, in / group]: sum of the integers */
 } pm_quantised;
+
+/* From row `row` on. */
+static inline pm_quantised pm_quantised_rows(const pm_quantised *from, size_t row, size_t in, size_t groups)
+{
+    size_t g = row * groups;
+    return (pm_quantised){from->q + row * in, from->scale + g, from->sum + g, from->total + g};
+}
 
 /* What a kernel multiplies with: n columns. Column i is row index[i] (NULL: row i) of x. */
 typedef struct pm_columns {
@@ -79,8 +88,8 @@ typedef struct pm_matrix_kernels {
     pm_quantised_kernel e2m1; /* MXFP4, NVFP4 */
     /* y = (x * (1 / sqrt(mean(x^2) + eps))) * w; y may be x. */
     void (*rms_norm)(const float *x, const float *w, float eps, int n, float *y);
-    /* One row of x, [n]; q, scale and sum as in pm_quantised. */
-    void (*quantise)(const float *x, int n, int group, pm_layout layout, int16_t *q, float *scale, float *sum);
+    /* One row of x, [n]. */
+    void (*quantise)(const float *x, int n, int group, pm_layout layout, const pm_quantised *to);
     /* y = silu(gate) * up; y may be gate. */
     void (*swiglu)(const float *gate, const float *up, int64_t n, float *y);
     /* acc = fmaf(factor, y, acc) */
@@ -96,7 +105,7 @@ float pm_read_scale(const void *scales, pm_scale_type type, size_t i);
 float pm_group_scale(const pm_weight *w, size_t i);
 void pm_unpack(const uint8_t *row, int bits, int first, int count, uint8_t *out);
 
-/* The place in pm_quantised.q of element k of a row of n. */
+/* The place in pm_quantised.q of element k of a row of n; not for BYTES. */
 static inline int pm_place(pm_layout layout, int k, int n)
 {
     int planes = layout == PM_LAYOUT_NATURAL ? 1 : layout == PM_LAYOUT_PLANES2 ? 2 : 4;
@@ -114,7 +123,13 @@ void pm_multiply_f16_avx2(const pm_weight *w, int first, int last, const pm_colu
 void pm_multiply_f32_avx2(const pm_weight *w, int first, int last, const pm_columns *columns,
                           const pm_results *results);
 void pm_rms_norm_avx2(const float *x, const float *w, float eps, int n, float *y);
-void pm_quantise_avx2(const float *x, int n, int group, pm_layout layout, int16_t *q, float *scale, float *sum);
+void pm_quantise_avx2(const float *x, int n, int group, pm_layout layout, const pm_quantised *to);
+void pm_swiglu_avx2(const float *gate, const float *up, int64_t n, float *y);
+void pm_add_scaled_avx2(float *acc, const float *y, float factor, int64_t n);
+extern const pm_matrix_kernels pm_matrix_avx512;
+pm_multiply_fn pm_multiply_bf16_avx512, pm_multiply_f16_avx512, pm_multiply_f32_avx512, pm_multiply_mxfp8_avx512,
+    pm_multiply_fp8_avx512;
+void pm_quantise_avx512(const float *x, int n, int group, pm_layout layout, const pm_quantised *to);
 #endif
 /* The scalar kernels, for what has none of its own at some level. */
 pm_multiply_fn pm_multiply_quantised_scalar, pm_multiply_float_scalar;

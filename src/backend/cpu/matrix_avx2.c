@@ -414,7 +414,7 @@ static void affine_8(const pm_weight *w, int first, int last, const pm_columns *
 
 /* ---- between matrices ---- */
 
-static void swiglu(const float *gate, const float *up, int64_t n, float *y)
+void pm_swiglu_avx2(const float *gate, const float *up, int64_t n, float *y)
 {
     int64_t i = 0;
     for (; i + 8 <= n; i += 8)
@@ -423,7 +423,7 @@ static void swiglu(const float *gate, const float *up, int64_t n, float *y)
         y[i] = pm_silu(gate[i]) * up[i];
 }
 
-static void add_scaled(float *acc, const float *y, float factor, int64_t n)
+void pm_add_scaled_avx2(float *acc, const float *y, float factor, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
         acc[i] = fmaf(factor, y[i], acc[i]);
@@ -444,8 +444,8 @@ const pm_matrix_kernels pm_matrix_avx2 = {
     .e2m1 = {pm_multiply_quantised_scalar, PM_LAYOUT_NATURAL},
     .rms_norm = pm_rms_norm_avx2,
     .quantise = pm_quantise_avx2,
-    .swiglu = swiglu,
-    .add_scaled = add_scaled,
+    .swiglu = pm_swiglu_avx2,
+    .add_scaled = pm_add_scaled_avx2,
 };
 
 #endif

@@ -195,8 +195,9 @@ static void rms_norm(const float *x, const float *w, float eps, int n, float *y)
         y[k] = x[k] * r * w[k];
 }
 
-static void quantise(const float *x, int n, int group, pm_layout layout, int16_t *q, float *scale, float *sum)
+static void quantise(const float *x, int n, int group, pm_layout layout, const pm_quantised *to)
 {
+    int8_t *bytes = (int8_t *)to->q;
     for (int first = 0, g = 0; first < n; first += group, g++) {
         uint32_t largest = 0; /* as bits, which order finite magnitudes, then infinity, then NaN */
         for (int k = first; k < first + group; k++) {
@@ -208,11 +209,17 @@ static void quantise(const float *x, int n, int group, pm_layout layout, int16_t
         int32_t total = 0;
         for (int k = first; k < first + group; k++) {
             int32_t v = finite ? (int32_t)(x[k] * inv + PM_ROUND_F32 - PM_ROUND_F32) : 0;
-            q[pm_place(layout, k, n)] = (int16_t)v;
+            if (layout == PM_LAYOUT_BYTES) {
+                bytes[k] = (int8_t)((v + 128) >> 8);
+                bytes[n + k] = (int8_t)(v - 256 * bytes[k]);
+            } else {
+                to->q[pm_place(layout, k, n)] = (int16_t)v;
+            }
             total += v;
         }
-        scale[g] = !finite ? NAN : zero ? 0 : pm_from_bits(largest) / PM_Q_MAX;
-        sum[g] = scale[g] * (float)total;
+        to->scale[g] = !finite ? NAN : zero ? 0 : pm_from_bits(largest) / PM_Q_MAX;
+        to->sum[g] = to->scale[g] * (float)total;
+        to->total[g] = total;
     }
 }
 

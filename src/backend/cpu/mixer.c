@@ -28,7 +28,7 @@ const pm_mixer_kernels pm_mixer_scalar = {
 const pm_mixer_kernels *pm_mixer_kernels_for(pm_simd simd)
 {
 #if defined(__x86_64__)
-    if (simd == PM_SIMD_AVX2)
+    if (simd >= PM_SIMD_AVX2)
         return &pm_mixer_avx2;
 #endif
     (void)simd;

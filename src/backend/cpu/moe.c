@@ -245,11 +245,8 @@ static void down_piece(void *arg, int worker, int64_t first, int64_t last)
         pm_columns columns = pm_input_columns(m->cpu, &m->h, down);
         columns.n = (int)(to - from);
         columns.x += from * m->width;
-        if (groups) {
-            columns.quantised.q += from * m->width;
-            columns.quantised.scale += from * groups;
-            columns.quantised.sum += from * groups;
-        }
+        if (groups)
+            columns.quantised = pm_quantised_rows(&columns.quantised, (size_t)from, (size_t)m->width, (size_t)groups);
         pm_results results = {m->y + from * m->hidden, NULL, m->hidden};
         pm_multiply(m->cpu, down, (int)first, (int)last, &columns, &results);
     }

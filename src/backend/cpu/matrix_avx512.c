@@ -1,0 +1,475 @@
+/* Quantised matrices for AVX-512 with VNNI and VBMI, and the table of kernels of that level.
+ *
+ * Weights of every width become bytes in natural order; a 16-bit integer of x is 256 * high + low, two signed bytes, so
+ * 64 products take two vpdpbusd, which adds exactly in 32 bits: 128 * 255 * 127 * 256 < 2^31. The integers of e2m1 have
+ * 12 added to be unsigned, and 12 times the sum of x is taken away.
+ *
+ * One column: rows are streamed one at a time, since memory likes that best; four groups are reduced together into the
+ * four lanes that are the four running sums. More columns: the bytes of 16 rows are laid out with a row a lane, so that
+ * a group's sum needs no reduction, and serve all columns. */
+#if defined(__x86_64__)
+
+#include "backend/cpu/math.h"
+#include "backend/cpu/matrix.h"
+
+#include <immintrin.h>
+
+#define INLINE static inline __attribute__((always_inline))
+/* What is specialised is compiled by itself, so that it has all the registers. */
+#define NOINLINE static __attribute__((noinline))
+
+enum {
+    AHEAD = 4096,  /* bytes that streaming prefetches ahead */
+    ROWS = 16,     /* of a panel */
+    DEPTH = 512,   /* elements of a row in a panel: four groups or more */
+    COLUMNS = 64,  /* that share the panels of 16 rows */
+    TILE = 8,      /* most columns in registers */
+    E2M1_ZERO = 12 /* what is added to the integers of e2m1 */
+};
+
+/* ---- unpacking ---- */
+
+/* The first n of 64 lanes. */
+INLINE __mmask64 first_lanes(int n)
+{
+    return n >= 64 ? ~(__mmask64)0 : n <= 0 ? 0 : ((__mmask64)1 << n) - 1;
+}
+
+/* 64 integers as bytes; only those of the first n (a multiple of 16) are read, the others are as if zero. */
+INLINE __m512i unpack(int bits, bool e2m1, const uint8_t *p, int n)
+{
+    if (bits == 8)
+        return _mm512_maskz_loadu_epi8(first_lanes(n), p);
+    if (bits == 4) {
+        const __m512i low = _mm512_set1_epi8(15);
+        __m256i bytes = n >= 64 ? _mm256_loadu_si256((const __m256i *)p)
+                                : _mm256_maskz_loadu_epi8((__mmask32)first_lanes(n / 2), p);
+        __m512i words = _mm512_cvtepu8_epi16(bytes);
+        words = _mm512_ternarylogic_epi32(words, _mm512_slli_epi16(words, 4), low, 0xa8); /* (a | b) & c */
+        if (!e2m1)
+            return words;
+        const __m128i integers = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
+        return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(integers), words);
+    }
+    /* Eight integers are `bits` bytes: to a quadword each, then every field to a byte. */
+#define SPREAD(i) (long long)(0x0706050403020100u + 0x0101010101010101u * (uint64_t)(i * bits))
+    const __m512i spread =
+        _mm512_setr_epi64(SPREAD(0), SPREAD(1), SPREAD(2), SPREAD(3), SPREAD(4), SPREAD(5), SPREAD(6), SPREAD(7));
+#undef SPREAD
+    const __m512i shifts = _mm512_set1_epi64((long long)(0x0706050403020100u * (uint64_t)bits));
+    __m512i bytes = _mm512_maskz_loadu_epi8(first_lanes((n < 64 ? n : 64) * bits / 8), p);
+    bytes = _mm512_multishift_epi64_epi8(shifts, _mm512_permutexvar_epi8(spread, bytes));
+    return _mm512_and_si512(bytes, _mm512_set1_epi8((char)((1 << bits) - 1)));
+}
+
+/* ---- scales ---- */
+
+/* n (1 to 4) scales or biases from the i-th, then zeros; nothing behind them is read. */
+INLINE __m128 load_scales(const void *scales, pm_scale_type type, size_t i, size_t n)
+{
+    __mmask8 mask = (__mmask8)((1 << n) - 1);
+    if (type == PM_SCALE_F32)
+        return _mm_maskz_loadu_ps(mask, (const char *)scales + 4 * i);
+    __m128i half = _mm_maskz_loadu_epi16(mask, (const char *)scales + 2 * i);
+    if (type == PM_SCALE_F16)
+        return _mm_cvtph_ps(half);
+    return _mm_castsi128_ps(_mm_slli_epi32(_mm_cvtepu16_epi32(half), 16));
+}
+
+/* The same of weight scales (pm_group_scale). */
+INLINE __m128 load_weight_scales(const pm_weight *w, bool e2m1, size_t i, size_t n)
+{
+    if (!e2m1)
+        return load_scales(w->scales, w->scale_type, i, n);
+    __m128i codes = _mm_maskz_loadu_epi8((__mmask16)((1 << n) - 1), (const char *)w->scales + i);
+    if (w->format == PM_FORMAT_MXFP4) {
+        __m128i bits = _mm_slli_epi32(_mm_cvtepu8_epi32(codes), 23), infinity = _mm_set1_epi32(0x7f800000);
+        bits = _mm_mask_mov_epi32(_mm_max_epu32(bits, _mm_set1_epi32(0x00400000)), _mm_cmpeq_epi32_mask(bits, infinity),
+                                  _mm_set1_epi32(0x7fc00000));
+        return _mm_mul_ps(_mm_castsi128_ps(bits), _mm_set1_ps(0.5f));
+    }
+    const __m128i magnitude = _mm_set1_epi16(0x3f80);
+    __m128i half = _mm_and_si128(_mm_slli_epi16(_mm_cvtepi8_epi16(codes), 7), _mm_set1_epi16((short)0xbf80));
+    half = _mm_or_si128(half, _mm_cmpeq_epi16(_mm_and_si128(half, magnitude), magnitude));
+    return _mm_mul_ps(_mm_cvtph_ps(half), _mm_set1_ps(128 * w->global));
+}
+
+/* ---- one row times one column ---- */
+
+/* What functions are specialised for. */
+typedef struct shape {
+    int bits, group;
+    bool e2m1;
+} shape;
+
+/* A row of x. */
+typedef struct column {
+    const int8_t *high, *low;
+    const float *scale, *sum;
+    const int32_t *total;
+} column;
+
+static column column_at(const pm_columns *columns, int i, size_t in, size_t groups)
+{
+    size_t row = (size_t)(columns->index ? columns->index[i] : i);
+    pm_quantised x = pm_quantised_rows(&columns->quantised, row, in, groups);
+    return (column){(const int8_t *)x.q, (const int8_t *)x.q + in, x.scale, x.sum, x.total};
+}
+
+/* Sums of 4 groups, each in a vector or in a part of one, to 4 lanes. */
+INLINE __m128i reduce(int group, const __m512i v[4])
+{
+    if (group == 16) {
+        __m512i a = _mm512_add_epi32(v[0], _mm512_shuffle_epi32(v[0], _MM_PERM_CDAB));
+        a = _mm512_add_epi32(a, _mm512_shuffle_epi32(a, _MM_PERM_BADC));
+        const __m512i lanes = _mm512_castsi128_si512(_mm_setr_epi32(0, 4, 8, 12));
+        return _mm512_castsi512_si128(_mm512_permutexvar_epi32(lanes, a));
+    }
+    __m512i a = _mm512_add_epi32(_mm512_unpacklo_epi32(v[0], v[1]), _mm512_unpackhi_epi32(v[0], v[1]));
+    if (group == 32) { /* in each 128 bits: of groups 0 2 0 2 or, in the upper half, 1 3 1 3 */
+        a = _mm512_add_epi32(a, _mm512_shuffle_epi32(a, _MM_PERM_BADC));
+        __m256i b = _mm256_unpacklo_epi32(_mm512_castsi512_si256(a), _mm512_extracti64x4_epi64(a, 1));
+        return _mm_add_epi32(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1));
+    }
+    __m512i b = _mm512_add_epi32(_mm512_unpacklo_epi32(v[2], v[3]), _mm512_unpackhi_epi32(v[2], v[3]));
+    a = _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
+    __m256i c = _mm256_add_epi32(_mm512_castsi512_si256(a), _mm512_extracti64x4_epi64(a, 1));
+    return _mm_add_epi32(_mm256_castsi256_si128(c), _mm256_extracti128_si256(c, 1));
+}
+
+/* The integer sums of n (1 to 4) groups, in order, then zeros. */
+INLINE __m128i dot_groups(shape s, const uint8_t *w, const int8_t *high, const int8_t *low, int n)
+{
+    const int vectors = s.group < 64 ? 1 : s.group / 64; /* of a sum */
+    const int sums = s.group < 64 ? s.group / 16 : 4;
+    __m512i v[4];
+    for (int i = 0; i < sums; i++) {
+        __m512i weights[2], sum = _mm512_setzero_si512();
+        for (int j = 0; j < vectors; j++) {
+            int at = 64 * (i * vectors + j), left = n * s.group - at;
+            weights[j] = unpack(s.bits, s.e2m1, w + at * s.bits / 8, left);
+            __m512i x = n == 4 ? _mm512_loadu_si512(high + at) : _mm512_maskz_loadu_epi8(first_lanes(left), high + at);
+            sum = _mm512_dpbusd_epi32(sum, weights[j], x);
+        }
+        sum = _mm512_slli_epi32(sum, 8);
+        for (int j = 0; j < vectors; j++) {
+            int at = 64 * (i * vectors + j), left = n * s.group - at;
+            __m512i x = n == 4 ? _mm512_loadu_si512(low + at) : _mm512_maskz_loadu_epi8(first_lanes(left), low + at);
+            sum = _mm512_dpbusd_epi32(sum, weights[j], x);
+        }
+        v[i] = sum;
+    }
+    return reduce(s.group, v);
+}
+
+/* Adds n (1 to 4) groups to the running sums. */
+INLINE __m128 add_groups(const pm_weight *w, shape s, const uint8_t *data, size_t at, size_t g, int n, const column *x,
+                         __m128 acc)
+{
+    const __mmask8 lanes = (__mmask8)((1 << n) - 1);
+    size_t k = g * (size_t)s.group;
+    __m128i isum = dot_groups(s, data + k * (size_t)s.bits / 8, x->high + k, x->low + k, n);
+    if (s.e2m1) {
+        __m128i total = _mm_maskz_loadu_epi32(lanes, x->total + g);
+        isum = _mm_sub_epi32(isum, _mm_mullo_epi32(total, _mm_set1_epi32(E2M1_ZERO)));
+    }
+    __m128 scale = load_weight_scales(w, s.e2m1, at + g, (size_t)n);
+    __m128 factor = _mm_mul_ps(scale, _mm_maskz_loadu_ps(lanes, x->scale + g));
+    acc = _mm_mask3_fmadd_ps(_mm_cvtepi32_ps(isum), factor, acc, lanes);
+    if (s.e2m1)
+        return acc;
+    __m128 bias = load_scales(w->biases, w->scale_type, at + g, (size_t)n);
+    return _mm_mask3_fmadd_ps(bias, _mm_maskz_loadu_ps(lanes, x->sum + g), acc, lanes);
+}
+
+/* Rows [first, last) times column i. */
+INLINE void stream(const pm_weight *w, shape s, int first, int last, const pm_columns *columns, int i,
+                   const pm_results *results)
+{
+    size_t groups = (size_t)w->in / (size_t)s.group, bytes = (size_t)(s.group * s.bits / 8);
+    const column x = column_at(columns, i, (size_t)w->in, groups);
+    float *y = results->y + (size_t)i * (size_t)results->stride;
+    const float *add = results->add ? results->add + (size_t)i * (size_t)results->stride : NULL;
+    for (int row = first; row < last; row++) {
+        size_t at = (size_t)row * groups, g = 0;
+        const uint8_t *data = (const uint8_t *)w->data + at * bytes;
+        __m128 acc = _mm_setzero_ps();
+        for (; g + 4 <= groups; g += 4) {
+            for (size_t k = 0; k < 4 * bytes; k += 64)
+                _mm_prefetch((const char *)data + g * bytes + k + AHEAD, _MM_HINT_T0);
+            acc = add_groups(w, s, data, at, g, 4, &x, acc);
+        }
+        switch (groups - g) { /* n is a constant in each */
+        case 1: acc = add_groups(w, s, data, at, g, 1, &x, acc); break;
+        case 2: acc = add_groups(w, s, data, at, g, 2, &x, acc); break;
+        case 3: acc = add_groups(w, s, data, at, g, 3, &x, acc); break;
+        default: break;
+        }
+        acc = _mm_add_ps(acc, _mm_movehl_ps(acc, acc));
+        float value = _mm_cvtss_f32(_mm_add_ss(acc, _mm_shuffle_ps(acc, acc, 1)));
+        y[row] = add ? value + add[row] : value;
+    }
+}
+
+/* ---- 16 rows times many columns ---- */
+
+/* Elements [k, k + DEPTH), or fewer, of 16 rows. */
+typedef struct panel {
+    __m512i w[DEPTH / 4];                       /* 4 elements of every row */
+    __m512 scale[DEPTH / 16], bias[DEPTH / 16]; /* of a group of every row */
+} panel;
+
+/* 16 dwords of each of 16 rows: v[d] gets dword d of row r in lane r. */
+INLINE void transpose(__m512i v[16])
+{
+    __m512i t[16];
+    for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_epi32(v[i], v[i + 1]);
+        t[i + 1] = _mm512_unpackhi_epi32(v[i], v[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4)
+        for (int j = 0; j < 2; j++) { /* rows i .. i + 3, dwords 2j and 2j + 1 of each 128 bits */
+            v[i + 2 * j] = _mm512_unpacklo_epi64(t[i + j], t[i + 2 + j]);
+            v[i + 2 * j + 1] = _mm512_unpackhi_epi64(t[i + j], t[i + 2 + j]);
+        }
+    for (int d = 0; d < 4; d++) { /* dword d of each 128 bits, of four rows in each of v[d + 4 i] */
+        __m512i a = _mm512_shuffle_i32x4(v[d], v[d + 4], 0x88), b = _mm512_shuffle_i32x4(v[d], v[d + 4], 0xdd);
+        __m512i e = _mm512_shuffle_i32x4(v[d + 8], v[d + 12], 0x88),
+                f = _mm512_shuffle_i32x4(v[d + 8], v[d + 12], 0xdd);
+        t[d] = _mm512_shuffle_i32x4(a, e, 0x88);
+        t[d + 8] = _mm512_shuffle_i32x4(a, e, 0xdd);
+        t[d + 4] = _mm512_shuffle_i32x4(b, f, 0x88);
+        t[d + 12] = _mm512_shuffle_i32x4(b, f, 0xdd);
+    }
+    for (int d = 0; d < 16; d++)
+        v[d] = t[d];
+}
+
+/* n elements from the k-th of `rows` (up to 16) rows from `row` on; the other rows are zero. */
+INLINE void fill_weights(const pm_weight *w, int bits, bool e2m1, int row, int rows, int k, int n, panel *out)
+{
+    size_t stride = (size_t)w->in * (size_t)bits / 8;
+    const uint8_t *data = (const uint8_t *)w->data + (size_t)row * stride + (size_t)k * (size_t)bits / 8;
+    for (int i = 0; i < n; i += 64, data += 8 * bits) {
+        __m512i v[16];
+        for (int r = 0; r < 16; r++)
+            v[r] = _mm512_setzero_si512();
+        if (rows == 16 && n - i >= 64)
+            for (int r = 0; r < 16; r++) {
+                _mm_prefetch((const char *)data + (size_t)r * stride + DEPTH * bits / 8, _MM_HINT_T0);
+                v[r] = unpack(bits, e2m1, data + (size_t)r * stride, 64);
+            }
+        else
+            for (int r = 0; r < rows; r++)
+                v[r] = unpack(bits, e2m1, data + (size_t)r * stride, n - i);
+        transpose(v);
+        for (int d = 0; d < 16; d++)
+            out->w[i / 4 + d] = v[d];
+    }
+}
+
+typedef void fill_fn(const pm_weight *w, int row, int rows, int k, int n, panel *out);
+
+/* Weight scales and biases of the groups [g, g + n). */
+INLINE void fill_scales(const pm_weight *w, bool e2m1, int row, int rows, size_t g, size_t n, panel *out)
+{
+    size_t groups = (size_t)(w->in / w->group);
+    for (size_t j = 0; j < n; j += 4) {
+        size_t left = n - j < 4 ? n - j : 4;
+        for (int part = 0; part < (e2m1 ? 1 : 2); part++)
+            for (int r = 0; r < ROWS; r += 4) {
+                __m512 *to = (part ? out->bias : out->scale) + j;
+                __m128 v[4];
+                for (int i = 0; i < 4; i++) {
+                    size_t at = (size_t)(row + r + i) * groups + g + j;
+                    v[i] = r + i >= rows ? _mm_setzero_ps()
+                           : part        ? load_scales(w->biases, w->scale_type, at, left)
+                                         : load_weight_scales(w, e2m1, at, left);
+                }
+                _MM_TRANSPOSE4_PS(v[0], v[1], v[2], v[3]);
+                for (size_t i = 0; i < left; i++)
+                    _mm_storeu_ps((float *)(to + i) + r, v[i]);
+            }
+    }
+}
+
+INLINE __m512i four(const int8_t *x)
+{
+    int32_t v;
+    memcpy(&v, x, sizeof(v));
+    return _mm512_set1_epi32(v);
+}
+
+/* The running sums of a column for 16 rows. */
+typedef struct running {
+    __m512 acc[4];
+} running;
+
+/* `groups` groups of a panel, from element k and group g of a row on, times n columns (a constant). */
+INLINE void add_panel(const panel *p, int group, bool e2m1, size_t groups, size_t k, size_t g, const column *columns,
+                      int n, running *out)
+{
+    const int8_t *x[TILE];
+    const size_t in = (size_t)(columns[0].low - columns[0].high), steps = (size_t)group / 4;
+    const __m512i *w = p->w;
+    for (int c = 0; c < n; c++)
+        x[c] = columns[c].high + k;
+    for (size_t j = 0, at = 0, low = in; j < groups; j++) {
+        __m512i upper[TILE], lower[TILE];
+        for (int c = 0; c < n; c++) {
+            upper[c] = _mm512_setzero_si512();
+            lower[c] = e2m1 ? _mm512_set1_epi32(-E2M1_ZERO * columns[c].total[g + j]) : _mm512_setzero_si512();
+        }
+        for (const __m512i *end = w + steps; w < end; w++, at += 4, low += 4)
+            for (int c = 0; c < n; c++) {
+                upper[c] = _mm512_dpbusd_epi32(upper[c], *w, four(x[c] + at));
+                lower[c] = _mm512_dpbusd_epi32(lower[c], *w, four(x[c] + low));
+            }
+        for (int c = 0; c < n; c++) {
+            __m512 *acc = &out[c].acc[j % 4];
+            __m512 isum = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(upper[c], 8), lower[c]));
+            __m512 factor = _mm512_mul_ps(p->scale[j], _mm512_set1_ps(columns[c].scale[g + j]));
+            __m512 sum = _mm512_fmadd_ps(isum, factor, *acc);
+            *acc = e2m1 ? sum : _mm512_fmadd_ps(p->bias[j], _mm512_set1_ps(columns[c].sum[g + j]), sum);
+        }
+    }
+}
+
+typedef void add_panel_fn(const panel *p, int group, size_t groups, size_t k, size_t g, const column *columns,
+                          running *out);
+
+#define ADD_PANEL(name, e2m1, n)                                                                                       \
+    NOINLINE void add_##name##_##n(const panel *p, int group, size_t groups, size_t k, size_t g,                       \
+                                   const column *columns, running *out)                                                \
+    {                                                                                                                  \
+        add_panel(p, group, e2m1, groups, k, g, columns, n, out);                                                      \
+    }
+#define ADD_PANELS(name, e2m1)                                                                                         \
+    ADD_PANEL(name, e2m1, 1)                                                                                           \
+    ADD_PANEL(name, e2m1, 2)                                                                                           \
+    ADD_PANEL(name, e2m1, 4)                                                                                           \
+    ADD_PANEL(name, e2m1, 8)
+
+ADD_PANELS(affine, false)
+ADD_PANELS(e2m1, true)
+
+static const struct {
+    int columns;
+    add_panel_fn *add[2]; /* [e2m1] */
+} tiles[] = {{8, {add_affine_8, add_e2m1_8}},
+             {4, {add_affine_4, add_e2m1_4}},
+             {2, {add_affine_2, add_e2m1_2}},
+             {1, {add_affine_1, add_e2m1_1}}};
+
+static void put_rows(const running *sums, int i, int row, int rows, const pm_results *results)
+{
+    size_t at = (size_t)i * (size_t)results->stride + (size_t)row;
+    const __mmask16 mask = (__mmask16)((1u << rows) - 1);
+    __m512 y = _mm512_add_ps(_mm512_add_ps(sums->acc[0], sums->acc[2]), _mm512_add_ps(sums->acc[1], sums->acc[3]));
+    if (results->add)
+        y = _mm512_add_ps(y, _mm512_maskz_loadu_ps(mask, results->add + at));
+    _mm512_mask_storeu_ps(results->y + at, mask, y);
+}
+
+/* `rows` (up to 16) rows times n (up to COLUMNS) columns from column `from` on. */
+NOINLINE void multiply_panels(const pm_weight *w, fill_fn *fill, int row, int rows, const pm_columns *columns, int from,
+                              int n, const pm_results *results)
+{
+    panel p;
+    running sums[COLUMNS];
+    column x[COLUMNS];
+    bool e2m1 = w->format != PM_FORMAT_AFFINE;
+    size_t in = (size_t)w->in, group = (size_t)w->group, groups = in / group;
+    memset(sums, 0, (size_t)n * sizeof(*sums));
+    for (int c = 0; c < n; c++)
+        x[c] = column_at(columns, from + c, in, groups);
+    for (size_t k = 0; k < in; k += DEPTH) {
+        size_t depth = in - k < DEPTH ? in - k : DEPTH;
+        fill(w, row, rows, (int)k, (int)depth, &p);
+        for (int c = 0, i = 0; c < n; c += tiles[i].columns) {
+            while (tiles[i].columns > n - c)
+                i++;
+            tiles[i].add[e2m1](&p, w->group, depth / group, k, k / group, x + c, sums + c);
+        }
+    }
+    for (int c = 0; c < n; c++)
+        put_rows(&sums[c], from + c, row, rows, results);
+}
+
+/* ---- all rows and columns ---- */
+
+typedef void stream_fn(const pm_weight *w, int first, int last, const pm_columns *columns, int i,
+                       const pm_results *results);
+
+static void multiply(const pm_weight *w, stream_fn *one, fill_fn *fill, int first, int last, const pm_columns *columns,
+                     const pm_results *results)
+{
+    if (columns->n == 1) {
+        one(w, first, last, columns, 0, results);
+        return;
+    }
+    for (int from = 0; from < columns->n; from += COLUMNS)
+        for (int row = first; row < last; row += ROWS)
+            multiply_panels(w, fill, row, last - row < ROWS ? last - row : ROWS, columns, from,
+                            columns->n - from < COLUMNS ? columns->n - from : COLUMNS, results);
+}
+
+#define STREAM(name, bits, group, e2m1)                                                                                \
+    NOINLINE void stream_##name##_##group(const pm_weight *w, int first, int last, const pm_columns *columns, int i,   \
+                                          const pm_results *results)                                                   \
+    {                                                                                                                  \
+        stream(w, (shape){bits, group, e2m1}, first, last, columns, i, results);                                       \
+    }
+#define FILL(name, bits, e2m1)                                                                                         \
+    NOINLINE void fill_##name(const pm_weight *w, int row, int rows, int k, int n, panel *out)                         \
+    {                                                                                                                  \
+        fill_weights(w, bits, e2m1, row, rows, k, n, out);                                                             \
+        fill_scales(w, e2m1, row, rows, (size_t)(k / w->group), (size_t)(n / w->group), out);                          \
+    }
+#define AFFINE(bits)                                                                                                   \
+    STREAM(bits, bits, 32, false)                                                                                      \
+    STREAM(bits, bits, 64, false)                                                                                      \
+    STREAM(bits, bits, 128, false)                                                                                     \
+    FILL(bits, bits, false)                                                                                            \
+    static void affine_##bits(const pm_weight *w, int first, int last, const pm_columns *columns,                      \
+                              const pm_results *results)                                                               \
+    {                                                                                                                  \
+        static stream_fn *const streams[] = {stream_##bits##_32, stream_##bits##_64, stream_##bits##_128};             \
+        multiply(w, streams[w->group / 64], fill_##bits, first, last, columns, results);                               \
+    }
+
+AFFINE(2)
+AFFINE(3)
+AFFINE(4)
+AFFINE(5)
+AFFINE(6)
+AFFINE(8)
+STREAM(e2m1, 4, 16, true)
+STREAM(e2m1, 4, 32, true)
+FILL(e2m1, 4, true)
+
+static void e2m1_matrix(const pm_weight *w, int first, int last, const pm_columns *columns, const pm_results *results)
+{
+    multiply(w, w->group == 16 ? stream_e2m1_16 : stream_e2m1_32, fill_e2m1, first, last, columns, results);
+}
+
+const pm_matrix_kernels pm_matrix_avx512 = {
+    .multiply = {[PM_FORMAT_F32] = pm_multiply_f32_avx512,
+                 [PM_FORMAT_F16] = pm_multiply_f16_avx512,
+                 [PM_FORMAT_BF16] = pm_multiply_bf16_avx512,
+                 [PM_FORMAT_MXFP8] = pm_multiply_mxfp8_avx512,
+                 [PM_FORMAT_FP8] = pm_multiply_fp8_avx512},
+    .affine = {[2] = {affine_2, PM_LAYOUT_BYTES},
+               [3] = {affine_3, PM_LAYOUT_BYTES},
+               [4] = {affine_4, PM_LAYOUT_BYTES},
+               [5] = {affine_5, PM_LAYOUT_BYTES},
+               [6] = {affine_6, PM_LAYOUT_BYTES},
+               [8] = {affine_8, PM_LAYOUT_BYTES}},
+    .e2m1 = {e2m1_matrix, PM_LAYOUT_BYTES},
+    .rms_norm = pm_rms_norm_avx2,
+    .quantise = pm_quantise_avx512,
+    .swiglu = pm_swiglu_avx2,
+    .add_scaled = pm_add_scaled_avx2,
+};
+
+#endif
