@@ -284,8 +284,8 @@ static int check_owner(const pm_engine *engine, const char *path, const header *
 static int check_sizes(const pm_engine *engine, const pm_reader *reader, const header *h, pm_error *err)
 {
     uint64_t wanted;
-    if (h->has_logits > (h->tokens > 0) || h->snapshots > PM_SNAPSHOTS_MAX || (h->snapshots && !engine->cache->n_states) ||
-        !file_bytes(engine, h, &wanted) || wanted != h->size)
+    if (h->has_logits > (h->tokens > 0) || h->snapshots > PM_SNAPSHOTS_MAX ||
+        (h->snapshots && !engine->cache->n_states) || !file_bytes(engine, h, &wanted) || wanted != h->size)
         return pm_fail(err, PM_ERR_FORMAT, "%s: is damaged: its header contradicts itself", reader->path);
     if (reader->size != h->size)
         return pm_fail(err, PM_ERR_FORMAT, "%s: is %llu bytes long, but should have %llu", reader->path,
