@@ -122,6 +122,9 @@ void pm_multiply_f16_avx2(const pm_weight *w, int first, int last, const pm_colu
                           const pm_results *results);
 void pm_multiply_f32_avx2(const pm_weight *w, int first, int last, const pm_columns *columns,
                           const pm_results *results);
+pm_multiply_fn pm_multiply_mxfp8_avx2, pm_multiply_fp8_avx2;
+pm_multiply_fn pm_multiply_2bit_avx2, pm_multiply_3bit_avx2, pm_multiply_5bit_avx2, pm_multiply_6bit_avx2,
+    pm_multiply_e2m1_avx2;
 void pm_rms_norm_avx2(const float *x, const float *w, float eps, int n, float *y);
 void pm_quantise_avx2(const float *x, int n, int group, pm_layout layout, const pm_quantised *to);
 void pm_swiglu_avx2(const float *gate, const float *up, int64_t n, float *y);

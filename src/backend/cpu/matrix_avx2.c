@@ -9,12 +9,7 @@
  * needs no reduction at all, and unpacked weights serve up to 4 columns. */
 #if defined(__x86_64__)
 
-#include "backend/cpu/math_avx2.h"
-#include "backend/cpu/matrix.h"
-
-#define INLINE static inline __attribute__((always_inline))
-/* What is specialised is compiled by itself, so that it has all the registers. */
-#define NOINLINE static __attribute__((noinline))
+#include "backend/cpu/matrix_avx2.h"
 
 enum {
     AHEAD = 4096, /* bytes that streaming prefetches ahead */
@@ -25,37 +20,6 @@ enum {
 typedef struct shape {
     int bits, group;
 } shape;
-
-/* All ones in the first n of 4 lanes. */
-INLINE __m128i first_lanes(size_t n)
-{
-    return _mm_cmpgt_epi32(_mm_set1_epi32((int)n), _mm_setr_epi32(0, 1, 2, 3));
-}
-
-/* n (1 to 4) scales or biases from the i-th, then zeros; nothing behind them is read. */
-INLINE __m128 load_scales(const void *scales, pm_scale_type type, size_t i, size_t n)
-{
-    const char *p = (const char *)scales + (type == PM_SCALE_F32 ? 4 : 2) * i;
-    if (type == PM_SCALE_F32)
-        return n == 4 ? _mm_loadu_ps((const float *)(const void *)p)
-                      : _mm_maskload_ps((const float *)(const void *)p, first_lanes(n));
-    uint64_t halves = 0;
-    if (n == 4) {
-        memcpy(&halves, p, 8);
-    } else {
-        uint32_t two = 0;
-        uint16_t one = 0;
-        if (n & 2)
-            memcpy(&two, p, 4);
-        if (n & 1)
-            memcpy(&one, p + 2 * (n - 1), 2);
-        halves = two | (uint64_t)one << 16 * (n - 1);
-    }
-    __m128i half = _mm_cvtsi64_si128((int64_t)halves);
-    if (type == PM_SCALE_F16)
-        return _mm_cvtph_ps(half);
-    return _mm_castsi128_ps(_mm_slli_epi32(_mm_cvtepu16_epi32(half), 16));
-}
 
 /* Field `plane` of 16-bit words. */
 INLINE __m256i field(__m256i words, int bits, int plane)
@@ -129,17 +93,19 @@ INLINE float row_column(const pm_weight *w, shape s, size_t row, const int16_t *
         for (size_t i = 0; i < 4 * bytes; i += 64)
             _mm_prefetch((const char *)p + i + AHEAD, _MM_HINT_T0);
         __m128 isum = _mm_cvtepi32_ps(dot_groups(s, p, x + g * (size_t)s.group, 4));
-        __m128 factor = _mm_mul_ps(load_scales(w->scales, w->scale_type, at + g, 4), _mm_loadu_ps(scale + g));
+        __m128 factor = _mm_mul_ps(pm_load_scales4(w->scales, w->scale_type, at + g, 4), _mm_loadu_ps(scale + g));
         acc = _mm_fmadd_ps(isum, factor, acc);
-        acc = _mm_fmadd_ps(load_scales(w->biases, w->scale_type, at + g, 4), _mm_loadu_ps(sum + g), acc);
+        acc = _mm_fmadd_ps(pm_load_scales4(w->biases, w->scale_type, at + g, 4), _mm_loadu_ps(sum + g), acc);
     }
     if (g < groups) { /* the sums without a group stay as they are, sign of zero included */
         size_t n = groups - g;
-        __m128i lanes = first_lanes(n);
+        __m128i lanes = pm_first_lanes4(n);
         __m128 isum = _mm_cvtepi32_ps(dot_groups(s, data + g * bytes, x + g * (size_t)s.group, n));
-        __m128 factor = _mm_mul_ps(load_scales(w->scales, w->scale_type, at + g, n), _mm_maskload_ps(scale + g, lanes));
+        __m128 factor =
+            _mm_mul_ps(pm_load_scales4(w->scales, w->scale_type, at + g, n), _mm_maskload_ps(scale + g, lanes));
         __m128 more = _mm_fmadd_ps(isum, factor, acc);
-        more = _mm_fmadd_ps(load_scales(w->biases, w->scale_type, at + g, n), _mm_maskload_ps(sum + g, lanes), more);
+        more =
+            _mm_fmadd_ps(pm_load_scales4(w->biases, w->scale_type, at + g, n), _mm_maskload_ps(sum + g, lanes), more);
         acc = _mm_blendv_ps(acc, more, _mm_castsi128_ps(lanes));
     }
     acc = _mm_add_ps(acc, _mm_movehl_ps(acc, acc));
@@ -175,8 +141,8 @@ INLINE void gather_scales(const void *scales, pm_scale_type type, size_t i, size
     __m256i rows[4], columns[4];
     for (size_t r = 0; r < 4; r++)
         rows[r] = _mm256_castps_si256(
-            _mm256_insertf128_ps(_mm256_castps128_ps256(load_scales(scales, type, i + r * groups, n)),
-                                 load_scales(scales, type, i + (r + 4) * groups, n), 1));
+            _mm256_insertf128_ps(_mm256_castps128_ps256(pm_load_scales4(scales, type, i + r * groups, n)),
+                                 pm_load_scales4(scales, type, i + (r + 4) * groups, n), 1));
     transpose(rows, columns);
     for (int g = 0; g < 4; g++)
         out[g] = _mm256_castsi256_ps(columns[g]);
@@ -433,15 +399,15 @@ const pm_matrix_kernels pm_matrix_avx2 = {
     .multiply = {[PM_FORMAT_F32] = pm_multiply_f32_avx2,
                  [PM_FORMAT_F16] = pm_multiply_f16_avx2,
                  [PM_FORMAT_BF16] = pm_multiply_bf16_avx2,
-                 [PM_FORMAT_MXFP8] = pm_multiply_float_scalar,
-                 [PM_FORMAT_FP8] = pm_multiply_float_scalar},
-    .affine = {[2] = {pm_multiply_quantised_scalar, PM_LAYOUT_NATURAL},
-               [3] = {pm_multiply_quantised_scalar, PM_LAYOUT_NATURAL},
+                 [PM_FORMAT_MXFP8] = pm_multiply_mxfp8_avx2,
+                 [PM_FORMAT_FP8] = pm_multiply_fp8_avx2},
+    .affine = {[2] = {pm_multiply_2bit_avx2, PM_LAYOUT_NATURAL},
+               [3] = {pm_multiply_3bit_avx2, PM_LAYOUT_NATURAL},
                [4] = {affine_4, PM_LAYOUT_PLANES4},
-               [5] = {pm_multiply_quantised_scalar, PM_LAYOUT_NATURAL},
-               [6] = {pm_multiply_quantised_scalar, PM_LAYOUT_NATURAL},
+               [5] = {pm_multiply_5bit_avx2, PM_LAYOUT_NATURAL},
+               [6] = {pm_multiply_6bit_avx2, PM_LAYOUT_NATURAL},
                [8] = {affine_8, PM_LAYOUT_PLANES2}},
-    .e2m1 = {pm_multiply_quantised_scalar, PM_LAYOUT_NATURAL},
+    .e2m1 = {pm_multiply_e2m1_avx2, PM_LAYOUT_NATURAL},
     .rms_norm = pm_rms_norm_avx2,
     .quantise = pm_quantise_avx2,
     .swiglu = pm_swiglu_avx2,

@@ -2,24 +2,30 @@
  * to hide the latency of fma, and columns share the widened weights. */
 #if defined(__x86_64__)
 
-#include "backend/cpu/math_avx2.h"
-#include "backend/cpu/matrix.h"
-
-#define INLINE static inline __attribute__((always_inline))
+#include "backend/cpu/matrix_avx2.h"
 
 enum { AHEAD = 4096 /* bytes that streaming prefetches ahead */ };
 
-INLINE __m256 load_weights(const char *row, pm_format format, size_t k)
+INLINE size_t element_size(pm_format format)
+{
+    return format == PM_FORMAT_F32 ? 4 : format == PM_FORMAT_F16 || format == PM_FORMAT_BF16 ? 2 : 1;
+}
+
+INLINE __m256 load_weights(const char *row, pm_format format, size_t k, __m256 factor)
 {
     if (format == PM_FORMAT_F32)
         return _mm256_loadu_ps((const float *)(const void *)row + k);
+    if (element_size(format) == 1) {
+        __m128i codes = _mm_loadl_epi64((const __m128i *)(const void *)(row + k));
+        return _mm256_mul_ps(_mm256_cvtph_ps(pm_e4m3_halves(codes)), factor);
+    }
     __m128i half = _mm_loadu_si128((const __m128i *)(row + 2 * k));
     if (format == PM_FORMAT_F16)
         return _mm256_cvtph_ps(half);
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
 }
 
-INLINE float weight_at(const char *row, pm_format format, size_t k)
+INLINE float weight_at(const char *row, pm_format format, size_t k, __m256 factor)
 {
     uint16_t half;
     float single;
@@ -27,34 +33,56 @@ INLINE float weight_at(const char *row, pm_format format, size_t k)
         memcpy(&single, row + 4 * k, sizeof(single));
         return single;
     }
+    if (element_size(format) == 1)
+        return pm_from_e4m3_256th((uint8_t)row[k]) * _mm256_cvtss_f32(factor);
     memcpy(&half, row + 2 * k, sizeof(half));
     return format == PM_FORMAT_F16 ? pm_from_f16(half) : pm_from_bf16(half);
 }
 
-/* Row `row` and the following of w times columns from .. from + n; rows and n are constants, rows * n <= 4. */
+/* 256 times the scale of `row` for the weights from k on. */
+INLINE __m256 load_factor(const pm_weight *w, pm_format format, size_t row, size_t k)
+{
+    if (format == PM_FORMAT_MXFP8)
+        return _mm256_set1_ps(256 * pm_from_e8m0(((const uint8_t *)w->scales)[row * (size_t)(w->in / 32) + k / 32]));
+    if (format == PM_FORMAT_FP8) {
+        size_t width = (size_t)w->block[1], blocks = ((size_t)w->in + width - 1) / width;
+        float scale;
+        memcpy(&scale, (const char *)w->scales + 4 * (row / (size_t)w->block[0] * blocks + k / width), sizeof(scale));
+        return _mm256_set1_ps(256 * scale);
+    }
+    return _mm256_setzero_ps(); /* not used */
+}
+
+/* Row `row` and the following of w times columns from .. from + n; rows and n are constants, rows * n <= 6. */
 INLINE void tile(const pm_weight *w, pm_format format, size_t row, int rows, const pm_columns *columns, int from, int n,
                  const pm_results *results)
 {
-    size_t in = (size_t)w->in, stride = in * (format == PM_FORMAT_F32 ? 4 : 2), k = 0;
+    size_t in = (size_t)w->in, stride = in * element_size(format), k = 0;
+    size_t width = format == PM_FORMAT_MXFP8 ? 32 : format == PM_FORMAT_FP8 ? (size_t)w->block[1] : in;
     const char *data = (const char *)w->data + row * stride;
     const float *x[6];
-    __m256 low[4][6], high[4][6];
+    __m256 low[4][6], high[4][6], factor[4] = {_mm256_setzero_ps()};
     for (int c = 0; c < n; c++) {
         x[c] = columns->x + (size_t)(columns->index ? columns->index[from + c] : from + c) * in;
         for (int r = 0; r < rows; r++)
             low[r][c] = high[r][c] = _mm256_setzero_ps();
     }
-    for (; k + 16 <= in; k += 16)
-        for (int r = 0; r < rows; r++) {
-            const char *p = data + (size_t)r * stride;
-            if (n == 1)
-                _mm_prefetch(p + k * (format == PM_FORMAT_F32 ? 4 : 2) + AHEAD, _MM_HINT_T0);
-            __m256 a = load_weights(p, format, k), b = load_weights(p, format, k + 8);
-            for (int c = 0; c < n; c++) {
-                low[r][c] = _mm256_fmadd_ps(a, _mm256_loadu_ps(x[c] + k), low[r][c]);
-                high[r][c] = _mm256_fmadd_ps(b, _mm256_loadu_ps(x[c] + k + 8), high[r][c]);
+    for (size_t first = 0; first < in; first += width) { /* of one scale */
+        size_t end = in - first < width ? in : first + width;
+        for (int r = 0; r < rows; r++)
+            factor[r] = load_factor(w, format, row + (size_t)r, first);
+        for (k = first; k + 16 <= end; k += 16)
+            for (int r = 0; r < rows; r++) {
+                const char *p = data + (size_t)r * stride;
+                if (n == 1)
+                    _mm_prefetch(p + k * element_size(format) + AHEAD, _MM_HINT_T0);
+                __m256 a = load_weights(p, format, k, factor[r]), b = load_weights(p, format, k + 8, factor[r]);
+                for (int c = 0; c < n; c++) {
+                    low[r][c] = _mm256_fmadd_ps(a, _mm256_loadu_ps(x[c] + k), low[r][c]);
+                    high[r][c] = _mm256_fmadd_ps(b, _mm256_loadu_ps(x[c] + k + 8), high[r][c]);
+                }
             }
-        }
+    }
     for (int r = 0; r < rows; r++)
         for (int c = 0; c < n; c++) {
             if (k < in) {
@@ -62,7 +90,7 @@ INLINE void tile(const pm_weight *w, pm_format format, size_t row, int rows, con
                 _mm256_storeu_ps(p, low[r][c]);
                 _mm256_storeu_ps(p + 8, high[r][c]);
                 for (size_t j = k; j < in; j++)
-                    p[j - k] = fmaf(weight_at(data + (size_t)r * stride, format, j), x[c][j], p[j - k]);
+                    p[j - k] = fmaf(weight_at(data + (size_t)r * stride, format, j, factor[r]), x[c][j], p[j - k]);
                 low[r][c] = _mm256_loadu_ps(p);
                 high[r][c] = _mm256_loadu_ps(p + 8);
             }
@@ -110,6 +138,21 @@ void pm_multiply_f16_avx2(const pm_weight *w, int first, int last, const pm_colu
 void pm_multiply_f32_avx2(const pm_weight *w, int first, int last, const pm_columns *columns, const pm_results *results)
 {
     multiply(w, PM_FORMAT_F32, first, last, columns, results);
+}
+
+void pm_multiply_mxfp8_avx2(const pm_weight *w, int first, int last, const pm_columns *columns,
+                            const pm_results *results)
+{
+    multiply(w, PM_FORMAT_MXFP8, first, last, columns, results);
+}
+
+/* Blocks that are not whole vectors wide are rare enough for the scalar kernel. */
+void pm_multiply_fp8_avx2(const pm_weight *w, int first, int last, const pm_columns *columns, const pm_results *results)
+{
+    if (w->block[1] % 16)
+        pm_multiply_float_scalar(w, first, last, columns, results);
+    else
+        multiply(w, PM_FORMAT_FP8, first, last, columns, results);
 }
 
 #endif
