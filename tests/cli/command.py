@@ -57,6 +57,19 @@ def copy_model(bundled, folder, **edits):
     return folder
 
 
+def endless(bundled, tmp_path):
+    """A model whose stop token is one that it never says."""
+
+    def edit(config):
+        config["eos_token_id"] = 4095
+        config.get("text_config", {})["eos_token_id"] = 4095
+
+    model = copy_model(bundled, tmp_path / "endless", config=edit, generation_config=edit)
+    text = (model / "tokenizer_config.json").read_text()
+    (model / "tokenizer_config.json").write_text(text.replace('"eos_token"', '"no_eos_token"'))
+    return model
+
+
 class Terminal:
     """The command on a pseudo-terminal: stdin, stdout and stderr are one."""
 

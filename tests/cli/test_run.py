@@ -5,9 +5,9 @@ import subprocess
 
 import pytest
 
-from command import DOG, answer, as_json, call, copy_model
+from command import DOG, answer, as_json, call, copy_model, endless
 
-LONG = ["--ids", "1,5,9", "--max-tokens", "1500"]  # ids that mean nothing keep the model talking for a while
+HOT = ["--temperature", "3", "--max-tokens", "40", "Tell me."]
 
 
 def test_answer(polymath):
@@ -136,9 +136,6 @@ def test_context_ends_an_answer(polymath):
     assert 19 <= len(result["prompt_ids"]) + len(result["output_ids"]) <= 21
 
 
-HOT = ["--temperature", "3", "--max-tokens", "40", "Tell me."]
-
-
 def test_seed(polymath):
     one, again, other = (as_json(polymath, "--seed", seed, *HOT) for seed in (1, 1, 2))
     assert one["seed"] == 1
@@ -182,11 +179,13 @@ def test_verbose(polymath):
     assert "qwen3_5_moe" in text and "seed 7" in text and "tokens/s" in text and "cpu" in text
 
 
-def test_reader_that_leaves(polymath):
+def test_reader_that_leaves(polymath, bundled, tmp_path):
     """A reader that goes away ends the command without a word, even when its parent ignores SIGPIPE."""
+    flags = ["--temperature", "100", "--top-k", "0", "--seed", "1"]
+    command = [polymath, "run", *flags, endless(bundled, tmp_path), "x"]
     for restore in True, False:
         process = subprocess.Popen(
-            [polymath, "run", *LONG], stdout=subprocess.PIPE, stderr=subprocess.PIPE, restore_signals=restore
+            command, bufsize=0, stdout=subprocess.PIPE, stderr=subprocess.PIPE, restore_signals=restore
         )
         process.stdout.read(1)
         process.stdout.close()

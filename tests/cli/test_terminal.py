@@ -8,20 +8,7 @@ import subprocess
 import termios
 import time
 
-from command import DOG, Terminal, copy_model
-
-
-def endless(bundled, tmp_path):
-    """A model whose stop token is one that it never says."""
-
-    def edit(config):
-        config["eos_token_id"] = 4095
-        config.get("text_config", {})["eos_token_id"] = 4095
-
-    model = copy_model(bundled, tmp_path / "endless", config=edit, generation_config=edit)
-    text = (model / "tokenizer_config.json").read_text()
-    (model / "tokenizer_config.json").write_text(text.replace('"eos_token"', '"no_eos_token"'))
-    return model
+from command import DOG, Terminal, endless
 
 
 def test_run_reports_its_speed(polymath):

@@ -366,8 +366,11 @@ static void test_answers_in_company(void **state)
     pm_engine_close(engine);
 }
 
-int main(void)
+/* An argument names the tests to run ("test_threads"); without one all run. */
+int main(int argc, char **argv)
 {
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_instruction_sets),
         cmocka_unit_test(test_threads),
