@@ -103,6 +103,16 @@ static int choose_sampling(pm_sampling *out, const pm_engine *engine, const pm_a
         out->top_p = (float)value[PM_OPT_TOP_P].number;
     if (value[PM_OPT_MIN_P].given)
         out->min_p = (float)value[PM_OPT_MIN_P].number;
+    if (value[PM_OPT_XTC_PROBABILITY].given)
+        out->xtc_probability = (float)value[PM_OPT_XTC_PROBABILITY].number;
+    if (value[PM_OPT_XTC_THRESHOLD].given)
+        out->xtc_threshold = (float)value[PM_OPT_XTC_THRESHOLD].number;
+    if (value[PM_OPT_REPETITION].given)
+        out->repetition_penalty = (float)value[PM_OPT_REPETITION].number;
+    out->presence_penalty = (float)value[PM_OPT_PRESENCE].number;
+    out->frequency_penalty = (float)value[PM_OPT_FREQUENCY].number;
+    out->bias = args->bias;
+    out->n_bias = args->n_bias;
     if (value[PM_OPT_SEED].given) {
         out->seed = (uint64_t)value[PM_OPT_SEED].integer;
     } else if (out->temperature > 0) {

@@ -9,7 +9,7 @@ enum { PM_EXIT_OK = 0, PM_EXIT_FAILED = 1, PM_EXIT_USAGE = 2, PM_EXIT_INTERRUPTE
 
 /* ---- options.c: one table of options drives parsing and --help ---- */
 
-typedef enum pm_command { PM_RUN, PM_CHAT, PM_INSPECT, PM_BENCH, PM_COMMANDS } pm_command;
+typedef enum pm_command { PM_RUN, PM_CHAT, PM_INSPECT, PM_BENCH, PM_PERPLEXITY, PM_COMMANDS } pm_command;
 
 typedef enum pm_option {
     PM_OPT_RAW,
@@ -23,12 +23,19 @@ typedef enum pm_option {
     PM_OPT_TOP_K,
     PM_OPT_TOP_P,
     PM_OPT_MIN_P,
+    PM_OPT_XTC_PROBABILITY,
+    PM_OPT_XTC_THRESHOLD,
+    PM_OPT_REPETITION,
+    PM_OPT_PRESENCE,
+    PM_OPT_FREQUENCY,
+    PM_OPT_LOGIT_BIAS,
     PM_OPT_SEED,
     PM_OPT_STOP,
     PM_OPT_CONTEXTS,
     PM_OPT_REPEAT,
     PM_OPT_OPS,
     PM_OPT_CSV,
+    PM_OPT_STRIDE,
     PM_OPT_CTX,
     PM_OPT_KV_TYPE,
     PM_OPT_THREADS,
@@ -51,6 +58,8 @@ typedef struct pm_args {
     pm_value value[PM_OPTIONS];
     const char **stop; /* every --stop */
     int n_stop;
+    pm_bias *bias; /* every --logit-bias */
+    int n_bias;
     const char **words; /* what is left: MODEL, PROMPT */
     int n_words;
 } pm_args;
@@ -100,8 +109,10 @@ double pm_seconds(void); /* monotonic */
 
 /* ---- input.c ---- */
 
-/* Reads all of stdin, malloc'ed and terminated; an error when it is long beyond reason or cannot be read. */
+/* Reads all of stdin, or of the file at `path`, malloc'ed and terminated; an error when it is long beyond reason or
+ * cannot be read. */
 int pm_read_stdin(char **text, size_t *len);
+int pm_read_text(const char *path, char **text, size_t *len);
 
 /* PM_EXIT_OK when text is UTF-8; otherwise says where it is not (`what` names it). */
 int pm_check_utf8(const char *what, const char *text, size_t len);
@@ -142,5 +153,6 @@ int pm_cmd_run(const pm_args *args);
 int pm_cmd_chat(const pm_args *args);
 int pm_cmd_inspect(const pm_args *args);
 int pm_cmd_bench(const pm_args *args);
+int pm_cmd_perplexity(const pm_args *args);
 
 #endif

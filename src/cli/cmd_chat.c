@@ -1,9 +1,8 @@
 /* polymath chat: a conversation, with line editing when stdin is a terminal, one message a line when it is not. */
-#include "cli.h"
+#include "chat.h"
 
 #include <errno.h>
 #include <histedit.h>
-#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,62 +84,80 @@ static bool reader_next(struct reader *reader, const char **line, size_t *len)
     return true;
 }
 
-static bool append_message(json_t *messages, const char *role, const char *text, size_t len)
-{
-    return json_array_append_new(messages, json_pack("{s:s, s:s%}", "role", role, "content", text, len)) == 0;
-}
-
-/* Answers the last of `messages` and appends the answer; an exit code. The whole conversation is given each time: the
+/* Answers the last of the messages and appends the answer; an exit code. The whole conversation is given each time: the
  * session computes only what is new. */
-static int take_turn(pm_opened *opened, const pm_args *args, json_t *messages)
+static int take_turn(pm_conversation *chat)
 {
     pm_error err;
     pm_prompt prompt = {0};
     pm_result result = {0};
     int64_t seed;
     int code = PM_EXIT_OK;
-    char *text = json_dumps(messages, JSON_COMPACT);
+    bool no_think = chat->args->value[PM_OPT_NO_THINK].given;
+    char *text = json_dumps(chat->messages, JSON_COMPACT);
     if (!text)
         return pm_cli_fail("out of memory");
-    pm_chat chat = {.messages = text,
-                    .variables = args->value[PM_OPT_NO_THINK].given ? "{\"enable_thinking\":false}" : NULL};
-    if (pm_chat_prompt(opened->engine, &chat, &prompt, &err) != PM_OK)
+    pm_chat request = {.messages = text, .variables = no_think ? "{\"enable_thinking\":false}" : NULL};
+    if (pm_chat_prompt(chat->opened.engine, &request, &prompt, &err) != PM_OK)
         code = pm_cli_fail("%s", err.message);
     if (code == PM_EXIT_OK)
-        code = pm_answer(opened, args, &prompt, true, &result, &seed);
-    if (code == PM_EXIT_OK && !append_message(messages, "assistant", result.text, result.len))
+        code = pm_answer(&chat->opened, chat->args, &prompt, true, &result, &seed);
+    if (code == PM_EXIT_OK && !pm_add_message(chat->messages, "assistant", result.text, result.len))
         code = pm_cli_fail("out of memory");
+    if (code == PM_EXIT_OK) {
+        chat->turns++;
+        chat->read.reused += result.prompt.reused;
+        chat->read.computed += result.prompt.computed;
+        chat->said += result.n;
+        chat->seconds += result.decode_seconds;
+    }
     pm_result_free(&result);
     pm_prompt_free(&prompt);
     free(text);
     return code;
 }
 
+/* Takes a message of the user and answers it. When that fails the message is taken back. */
+static int take_message(pm_conversation *chat, const char *line, size_t len)
+{
+    size_t before = json_array_size(chat->messages);
+    int code = PM_EXIT_OK;
+    if (!pm_add_message(chat->messages, "user", line, len))
+        code = pm_cli_fail("out of memory");
+    if (code == PM_EXIT_OK)
+        code = take_turn(chat);
+    while (code != PM_EXIT_OK && json_array_size(chat->messages) > before)
+        json_array_remove(chat->messages, before);
+    return code;
+}
+
 /* Reads and answers until the input ends. On a terminal a turn that failed is taken back and the conversation goes on;
- * otherwise it ends there. */
-static int converse(pm_opened *opened, const pm_args *args, struct reader *reader, json_t *messages)
+ * otherwise it ends there. A command that failed never ends it, but without a terminal shows in the exit code. */
+static int converse(pm_conversation *chat, struct reader *reader)
 {
     const char *line;
     size_t len;
+    int failed = PM_EXIT_OK;
     while (reader_next(reader, &line, &len)) {
         if (len == 0)
             continue;
-        size_t before = json_array_size(messages);
         int code = pm_check_utf8("the message", line, len);
-        if (code == PM_EXIT_OK && !append_message(messages, "user", line, len))
-            code = pm_cli_fail("out of memory");
-        if (code == PM_EXIT_OK)
-            code = take_turn(opened, args, messages);
-        if (code == PM_EXIT_OK)
+        bool slash = line[0] == '/', escaped = slash && len > 1 && line[1] == '/';
+        if (code == PM_EXIT_OK && slash && !escaped) {
+            code = pm_chat_command(chat, line, len);
+            failed = code != PM_EXIT_OK ? code : failed;
             continue;
-        if (!reader->edit)
+        }
+        if (code == PM_EXIT_OK)
+            code = take_message(chat, line + escaped, len - escaped);
+        if (code != PM_EXIT_OK && !reader->edit)
             return code;
-        while (json_array_size(messages) > before)
-            json_array_remove(messages, before);
     }
     if (reader->edit)
         fputc('\n', stderr);
-    return ferror(stdin) ? pm_cli_fail("stdin: cannot be read: %s", strerror(errno)) : PM_EXIT_OK;
+    if (ferror(stdin))
+        return pm_cli_fail("stdin: cannot be read: %s", strerror(errno));
+    return reader->edit ? PM_EXIT_OK : failed;
 }
 
 int pm_cmd_chat(const pm_args *args)
@@ -148,21 +165,21 @@ int pm_cmd_chat(const pm_args *args)
     const char *system = args->value[PM_OPT_SYSTEM].text;
     if (system && pm_check_utf8("--system", system, strlen(system)) != PM_EXIT_OK)
         return PM_EXIT_FAILED;
-    pm_opened opened;
-    int code = pm_open(&opened, args->n_words > 0 ? args->words[0] : NULL, args);
+    pm_conversation chat = {.args = args};
+    int code = pm_open(&chat.opened, args->n_words > 0 ? args->words[0] : NULL, args);
     if (code != PM_EXIT_OK)
         return code;
     struct reader reader;
-    json_t *messages = json_array();
-    if (!messages || (system && !append_message(messages, "system", system, strlen(system))))
+    chat.messages = json_array();
+    if (!chat.messages || (system && !pm_add_message(chat.messages, "system", system, strlen(system))))
         code = pm_cli_fail("out of memory");
     if (code == PM_EXIT_OK) {
         code = reader_open(&reader);
         if (code == PM_EXIT_OK)
-            code = converse(&opened, args, &reader, messages);
+            code = converse(&chat, &reader);
         reader_close(&reader);
     }
-    json_decref(messages);
-    pm_close(&opened);
+    json_decref(chat.messages);
+    pm_close(&chat.opened);
     return code;
 }

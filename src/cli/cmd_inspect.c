@@ -2,7 +2,9 @@
 #include "cli.h"
 
 #include <inttypes.h>
+#include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 /* A count with a suffix, such as "17.2 M". */
 static const char *scaled(double n, double step, const char *const *suffixes, char out[32])
@@ -28,6 +30,28 @@ static const char *bytes(uint64_t n, char out[32])
     return scaled((double)n, 1000, suffixes, out);
 }
 
+/* Everything that is known, as one object. */
+static int print_json(const pm_info *info)
+{
+    json_t *object = json_pack("{s:b, s:s, s:s, s:s, s:s, s:s, s:s}", "supported", (int)info->supported, "verdict",
+                               info->verdict, "model_type", info->model_type, "family", info->family, "formats",
+                               info->formats, "device", info->device, "notes", info->notes);
+    json_t *numbers =
+        json_pack("{s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I}", "layers", info->layers, "vocab", info->vocab, "ctx",
+                  info->ctx, "parameters", (json_int_t)info->parameters, "active", (json_int_t)info->active,
+                  "weight_bytes", (json_int_t)info->weight_bytes, "cache_bytes", (json_int_t)info->cache_bytes,
+                  "row_bytes", (json_int_t)info->row_bytes, "state_bytes", (json_int_t)info->state_bytes);
+    bool whole = object && numbers && json_object_update(object, numbers) == 0;
+    char *text = whole ? json_dumps(object, JSON_COMPACT) : NULL;
+    json_decref(object);
+    json_decref(numbers);
+    if (!text)
+        return pm_cli_fail("out of memory");
+    puts(text);
+    free(text);
+    return info->supported ? PM_EXIT_OK : PM_EXIT_FAILED;
+}
+
 int pm_cmd_inspect(const pm_args *args)
 {
     if (args->n_words == 0)
@@ -37,6 +61,8 @@ int pm_cmd_inspect(const pm_args *args)
     pm_engine_options options = pm_engine_flags(args);
     if (pm_inspect(args->words[0], &options, &info, &err) != PM_OK)
         return pm_cli_fail("%s", err.message);
+    if (args->value[PM_OPT_JSON].given)
+        return print_json(&info);
 
     char a[32], b[32];
     printf("model_type    %s\n", *info.model_type ? info.model_type : "none");

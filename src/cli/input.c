@@ -12,9 +12,10 @@
 #include <mach-o/dyld.h>
 #endif
 
-#define MAX_STDIN ((size_t)64 << 20) /* bytes of a prompt; far beyond any context */
+#define MAX_TEXT ((size_t)64 << 20) /* bytes of a prompt; far beyond any context */
 
-int pm_read_stdin(char **text, size_t *len)
+/* `name` is what messages call the stream. */
+static int read_stream(FILE *in, const char *name, char **text, size_t *len)
 {
     char *data = NULL;
     size_t n = 0, cap = 0;
@@ -24,21 +25,21 @@ int pm_read_stdin(char **text, size_t *len)
             char *bigger = realloc(data, cap);
             if (!bigger) {
                 free(data);
-                return pm_cli_fail("stdin: out of memory");
+                return pm_cli_fail("%s: out of memory", name);
             }
             data = bigger;
         }
-        size_t got = fread(data + n, 1, cap - n - 1, stdin);
+        size_t got = fread(data + n, 1, cap - n - 1, in);
         n += got;
-        if (n > MAX_STDIN) {
+        if (n > MAX_TEXT) {
             free(data);
-            return pm_cli_fail("stdin: longer than %zu bytes", MAX_STDIN);
+            return pm_cli_fail("%s: longer than %zu bytes", name, MAX_TEXT);
         }
         if (got > 0)
             continue;
-        if (ferror(stdin)) {
+        if (ferror(in)) {
             free(data);
-            return pm_cli_fail("stdin: cannot be read: %s", strerror(errno));
+            return pm_cli_fail("%s: cannot be read: %s", name, strerror(errno));
         }
         break;
     }
@@ -46,6 +47,21 @@ int pm_read_stdin(char **text, size_t *len)
     *text = data;
     *len = n;
     return PM_EXIT_OK;
+}
+
+int pm_read_stdin(char **text, size_t *len)
+{
+    return read_stream(stdin, "stdin", text, len);
+}
+
+int pm_read_text(const char *path, char **text, size_t *len)
+{
+    FILE *in = fopen(path, "rb");
+    if (!in)
+        return pm_cli_fail("%s: cannot be opened: %s", path, strerror(errno));
+    int code = read_stream(in, path, text, len);
+    fclose(in);
+    return code;
 }
 
 int pm_check_utf8(const char *what, const char *text, size_t len)

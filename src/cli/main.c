@@ -12,6 +12,7 @@ static int (*const command_table[PM_COMMANDS])(const pm_args *args) = {
     [PM_CHAT] = pm_cmd_chat,
     [PM_INSPECT] = pm_cmd_inspect,
     [PM_BENCH] = pm_cmd_bench,
+    [PM_PERPLEXITY] = pm_cmd_perplexity,
 };
 
 int main(int argc, char **argv)

@@ -9,14 +9,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum kind { FLAG, INTEGER, NUMBER, TEXT, LIST, NUMBERS, CHOICE } kind;
+typedef enum kind { FLAG, INTEGER, NUMBER, TEXT, LIST, NUMBERS, BIAS, CHOICE } kind;
 
 enum {
     RUN = 1 << PM_RUN,
     CHAT = 1 << PM_CHAT,
     INSPECT = 1 << PM_INSPECT,
     BENCH = 1 << PM_BENCH,
-    ALL = RUN | CHAT | INSPECT | BENCH
+    PERPLEXITY = 1 << PM_PERPLEXITY,
+    ALL = RUN | CHAT | INSPECT | BENCH | PERPLEXITY
 };
 
 static const struct option {
@@ -29,7 +30,8 @@ static const struct option {
 } options[PM_OPTIONS] = {
     [PM_OPT_RAW] = {"--raw", NULL, FLAG, RUN, 0, 0, "continue PROMPT as it is, without the chat template"},
     [PM_OPT_IDS] = {"--ids", "LIST", NUMBERS, RUN, 0, 0, "token ids separated by commas, in place of PROMPT"},
-    [PM_OPT_JSON] = {"--json", NULL, FLAG, RUN | BENCH, 0, 0, "print one JSON object instead of text"},
+    [PM_OPT_JSON] = {"--json", NULL, FLAG, RUN | INSPECT | BENCH | PERPLEXITY, 0, 0,
+                     "print one JSON object instead of text"},
     [PM_OPT_TOP_LOGPROBS] = {"--top-logprobs", "N", INTEGER, RUN, 0, 1000,
                              "with --json: log-probabilities of each token and of the N likeliest in its place"},
     [PM_OPT_SYSTEM] = {"--system", "TEXT", TEXT, RUN | CHAT, 0, 0, "the system message"},
@@ -45,6 +47,18 @@ static const struct option {
                       "sample from the likeliest tokens that together have probability P (1: off)"},
     [PM_OPT_MIN_P] = {"--min-p", "P", NUMBER, RUN | CHAT, 0, 1,
                       "leave out tokens less likely than P times the likeliest (0: off)"},
+    [PM_OPT_XTC_PROBABILITY] = {"--xtc-probability", "P", NUMBER, RUN | CHAT, 0, 1,
+                                "how often to exclude the top choices but the least likely of them (default: 0)"},
+    [PM_OPT_XTC_THRESHOLD] = {"--xtc-threshold", "P", NUMBER, RUN | CHAT, 0, 1,
+                              "with --xtc-probability: how likely a token must be to be a top choice (default: 0.1)"},
+    [PM_OPT_REPETITION] = {"--repetition-penalty", "X", NUMBER, RUN | CHAT, 0.01, 100,
+                           "divide positive logits of tokens in prompt and answer by X, multiply others (1: off)"},
+    [PM_OPT_PRESENCE] = {"--presence-penalty", "X", NUMBER, RUN | CHAT, -2, 2,
+                         "subtract X from the logits of tokens in the answer (0: off)"},
+    [PM_OPT_FREQUENCY] = {"--frequency-penalty", "X", NUMBER, RUN | CHAT, -2, 2,
+                          "subtract X as many times as the token stands in the answer (0: off)"},
+    [PM_OPT_LOGIT_BIAS] = {"--logit-bias", "ID:X", BIAS, RUN | CHAT, -100, 100,
+                           "add X, from -100 to 100, to the logit of token ID; may be repeated"},
     [PM_OPT_SEED] = {"--seed", "N", INTEGER, RUN | CHAT, 0, 0, "make sampling repeatable (default: a random seed)"},
     [PM_OPT_STOP] = {"--stop", "TEXT", LIST, RUN | CHAT, 0, 0, "end an answer before TEXT; may be repeated"},
     [PM_OPT_CONTEXTS] = {"--contexts", "LIST", NUMBERS, BENCH, 0, 0,
@@ -53,13 +67,15 @@ static const struct option {
                        "measure everything N times and report medians (default: 5)"},
     [PM_OPT_OPS] = {"--ops", NULL, FLAG, BENCH, 0, 0, "tell the operations of a step apart"},
     [PM_OPT_CSV] = {"--csv", NULL, FLAG, BENCH, 0, 0, "print comma-separated values instead of a table"},
+    [PM_OPT_STRIDE] = {"--stride", "N", INTEGER, PERPLEXITY, 1, INT_MAX,
+                       "tokens from one window of --ctx tokens to the next (default: half a window)"},
     [PM_OPT_CTX] = {"--ctx", "N", INTEGER, ALL, 1, INT_MAX,
                     "most tokens of prompt and answer together (default: the model's limit)"},
     [PM_OPT_KV_TYPE] = {"--kv-type", "f16|f32", CHOICE, ALL, 0, 0,
                         "element type of the attention cache (default: f16)"},
-    [PM_OPT_THREADS] = {"--threads", "N", INTEGER, RUN | CHAT | BENCH, 1, 1024,
+    [PM_OPT_THREADS] = {"--threads", "N", INTEGER, RUN | CHAT | BENCH | PERPLEXITY, 1, 1024,
                         "threads (default: one per physical core)"},
-    [PM_OPT_VERBOSE] = {"--verbose", NULL, FLAG, RUN | CHAT, 0, 0,
+    [PM_OPT_VERBOSE] = {"--verbose", NULL, FLAG, RUN | CHAT | PERPLEXITY, 0, 0,
                         "say on stderr what was loaded, the seed, and timings"},
     [PM_OPT_VERSION] = {"--version", NULL, FLAG, ALL, 0, 0, "print the version"},
     [PM_OPT_HELP] = {"--help", NULL, FLAG, ALL, 0, 0, "print this help"},
@@ -74,6 +90,7 @@ static const struct command {
     [PM_CHAT] = {"chat", "[MODEL]", 1, "hold a conversation; Ctrl-C ends an answer, Ctrl-D the conversation"},
     [PM_INSPECT] = {"inspect", "MODEL", 1, "say whether a checkpoint can be run and what memory it takes"},
     [PM_BENCH] = {"bench", "[MODEL]", 1, "measure how fast a model runs and how far that is from the machine's limit"},
+    [PM_PERPLEXITY] = {"perplexity", "[MODEL] FILE", 2, "say how well a model foresees a text; a FILE of - is stdin"},
 };
 
 /* Options that say nothing, or contradict each other, when given together. */
@@ -144,6 +161,21 @@ static bool parse_number(const struct option *option, const char *text, double *
     return x >= option->min && x <= option->max;
 }
 
+/* "42:-1.5". */
+static bool parse_bias(const struct option *option, const char *text, pm_bias *out)
+{
+    double bias;
+    if (!isdigit((unsigned char)*text))
+        return false;
+    char *colon;
+    errno = 0;
+    long id = strtol(text, &colon, 10);
+    if (errno || id > INT32_MAX || *colon != ':' || !parse_number(option, colon + 1, &bias))
+        return false;
+    *out = (pm_bias){.id = (pm_token)id, .bias = (float)bias};
+    return true;
+}
+
 /* The place of `text` in "f16|f32", or -1. */
 static int parse_choice(const char *choices, const char *text)
 {
@@ -191,6 +223,13 @@ static int set_value(pm_args *args, pm_option id, const char *text)
         free(ids);
         return PM_EXIT_OK;
     }
+    case BIAS:
+        if (parse_bias(option, text, &args->bias[args->n_bias])) {
+            args->n_bias++;
+            return PM_EXIT_OK;
+        }
+        return pm_cli_usage("%s takes a token id, a colon and a number from %g to %g, such as 42:-1.5, not '%s'",
+                            option->name, option->min, option->max, text);
     case CHOICE:
         value->integer = parse_choice(option->value, text);
         if (value->integer >= 0)
@@ -230,7 +269,7 @@ static int parse_command(pm_args *args, int argc, char **argv)
         return pm_cli_usage("say what to do, such as: polymath run \"What is a dog?\"");
     if (argv[1][0] == '-') {
         if (argc > 2 || (strcmp(argv[1], "--help") != 0 && strcmp(argv[1], "--version") != 0))
-            return pm_cli_usage("the first word is a command: run, chat, inspect or bench");
+            return pm_cli_usage("the first word is a command: run, chat, inspect, bench or perplexity");
         return PM_EXIT_OK;
     }
     for (int c = 0; c < PM_COMMANDS; c++) {
@@ -240,7 +279,7 @@ static int parse_command(pm_args *args, int argc, char **argv)
             return PM_EXIT_OK;
         }
     }
-    return pm_cli_usage("unknown command '%s'; there are run, chat, inspect and bench", argv[1]);
+    return pm_cli_usage("unknown command '%s'; there are run, chat, inspect, bench and perplexity", argv[1]);
 }
 
 /* What the words of a command mean only together; an exit code. */
@@ -252,6 +291,8 @@ static int check_together(const pm_args *args)
             return pm_cli_usage("%s and %s do not go together", options[conflicts[i].one].name,
                                 options[conflicts[i].other].name);
     }
+    if (value[PM_OPT_XTC_THRESHOLD].given && !value[PM_OPT_XTC_PROBABILITY].given)
+        return pm_cli_usage("--xtc-threshold needs --xtc-probability");
     if (value[PM_OPT_TOP_LOGPROBS].given && !value[PM_OPT_JSON].given)
         return pm_cli_usage("--top-logprobs needs --json");
     if (args->n_words > commands[args->command].max_words)
@@ -264,8 +305,9 @@ int pm_args_parse(int argc, char **argv, pm_args *args)
 {
     *args = (pm_args){0};
     args->stop = calloc((size_t)argc + 1, sizeof(*args->stop));
+    args->bias = calloc((size_t)argc + 1, sizeof(*args->bias));
     args->words = calloc((size_t)argc + 1, sizeof(*args->words));
-    if (!args->stop || !args->words) {
+    if (!args->stop || !args->bias || !args->words) {
         pm_args_free(args);
         return pm_cli_fail("out of memory");
     }
@@ -290,6 +332,7 @@ int pm_args_parse(int argc, char **argv, pm_args *args)
 void pm_args_free(pm_args *args)
 {
     free((void *)args->stop);
+    free(args->bias);
     free((void *)args->words);
     *args = (pm_args){0};
 }
@@ -299,7 +342,7 @@ void pm_args_help(const pm_args *args)
     if (!args->has_command) {
         printf("polymath runs mixture-of-experts and hybrid language models from safetensors checkpoints.\n\n");
         for (int c = 0; c < PM_COMMANDS; c++)
-            printf("  polymath %-7s %-16s  %s\n", commands[c].name, commands[c].words, commands[c].summary);
+            printf("  polymath %-10s %-16s  %s\n", commands[c].name, commands[c].words, commands[c].summary);
         printf("\nMODEL is a directory; where it may be left out, that means the bundled model.\n"
                "'polymath COMMAND --help' lists the options of a command.\n");
         return;
@@ -314,12 +357,19 @@ void pm_args_help(const pm_args *args)
         char left[64];
         snprintf(left, sizeof(left), "%s%s%s", option->name, option->value ? " " : "",
                  option->value ? option->value : "");
-        printf("  %-19s %s\n", left, option->help);
+        printf("  %-24s %s\n", left, option->help);
     }
+    if (args->command == PM_CHAT)
+        printf("\nA line that begins with / is a command to the chat; /help lists them.\n");
+    if (args->command == PM_PERPLEXITY)
+        printf("\nA window has 2048 tokens, or the model's limit, unless --ctx says otherwise. Each token is judged "
+               "once, in "
+               "the\nfirst window that has it, after all that stands before it there.\n");
     if (args->command == PM_RUN)
         printf("\nA single word that is an existing directory is the MODEL, any other the PROMPT. '--' ends the "
                "options.\n");
+    bool answers = args->command == PM_RUN || args->command == PM_CHAT;
     if (args->command != PM_INSPECT)
-        printf("%sMODEL left out is the bundled model.%s\n", args->command == PM_RUN ? "" : "\n",
-               args->command == PM_BENCH ? "" : " Defaults come from the model's generation_config.json.");
+        printf("%sMODEL left out is the bundled model.%s\n", args->command == PM_BENCH ? "\n" : "",
+               answers ? " Defaults come from the model's generation_config.json." : "");
 }

@@ -44,3 +44,115 @@ def test_later_turns_reuse_the_earlier(polymath):
     reports = [line for line in done.stderr.decode().splitlines() if "reused" in line]
     assert len(reports) == 2
     assert "(0 reused)" in reports[0] and "(0 reused)" not in reports[1]
+
+
+# ---- commands ----
+
+
+def commands(polymath, *lines, args=(), code=0):
+    """A chat of these lines: its answers, and what its commands said."""
+    done = call(polymath, "chat", *args, input="".join(f"{line}\n" for line in lines).encode())
+    assert done.returncode == code, done
+    return done.stdout.decode().splitlines(), done.stderr.decode().splitlines()
+
+
+def test_help(polymath):
+    answers, said = commands(polymath, "/help")
+    assert answers == []
+    assert [line.split()[0] for line in said] == ["/help", "/reset", "/save", "/load", "/system", "/stats"]
+
+
+def test_man_page_has_every_command(polymath, source):
+    text = (source / "docs/polymath.1").read_text()
+    for line in commands(polymath, "/help")[1]:
+        assert f"\n.B {line.split()[0]}\n" in text or f"\n.BI {line.split()[0]} " in text
+
+
+def test_reset(polymath):
+    answers, said = commands(polymath, "My name is Victor.", "/reset", "What is my name?")
+    assert said == [] and len(answers) == 2
+    assert "Victor" not in answers[1]
+
+
+def test_save_and_load(polymath, tmp_path):
+    file = tmp_path / "my chat"
+    first, _ = commands(polymath, "My name is Victor.", f"/save {file}  ", "What is gravity?", "What is my name?")
+    assert file.stat().st_mode & 0o777 == 0o600
+    again, _ = commands(polymath, "What is a dog?", f"/load {file}", "What is gravity?", "What is my name?")
+    assert again[1:] == first[1:]
+    assert again[2] == "Your name is Victor."
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_what_was_loaded_is_not_computed_again(polymath, tmp_path):
+    file = tmp_path / "chat"
+    _, before = commands(polymath, "My name is Victor.", f"/save {file}", "What is my name?", args=["--verbose"])
+    _, after = commands(polymath, f"/load {file}", "What is my name?", args=["--verbose"])
+    reused = [line.partition(" in ")[0] for line in before + after if "reused" in line]
+    assert reused[1] == reused[2] and "(0 reused)" not in reused[2]
+
+
+def test_failed_commands_keep_the_chat_alive(polymath, tmp_path):
+    damaged, foreign, text = tmp_path / "damaged", tmp_path / "foreign", tmp_path / "text"
+    commands(polymath, "My name is Tina.", f"/save {damaged}")
+    content = bytearray(damaged.read_bytes())
+    content[-100] ^= 4
+    damaged.write_bytes(content)
+    commands(polymath, "My name is Tina.", f"/save {foreign}", args=["--kv-type", "f32"])
+    text.write_text("My name is Tina.")
+    answers, said = commands(
+        polymath,
+        "My name is Victor.",
+        f"/load {damaged}",
+        f"/load {foreign}",
+        f"/load {text}",
+        f"/load {tmp_path}/none",
+        "/load",
+        f"/save {tmp_path}",
+        f"/save {tmp_path}/none/chat",
+        "/reset all",
+        "/bogus",
+        "/",
+        "What is my name?",
+        code=1,
+    )
+    assert answers == ["I will remember that.", "Your name is Victor."]
+    words = [
+        f"{damaged}: is damaged", f"{foreign}: was saved with the KV type f32", f"{text}: is not a saved session",
+        f"{tmp_path}/none: cannot be opened", "/load needs a FILE", f"{tmp_path}: exists and is not a regular file",
+        f"{tmp_path}/none/chat: cannot be written", "/reset takes nothing", "there is no /bogus", "there is no /;",
+    ]  # fmt: skip
+    assert len(said) == len(words)
+    for line, word in zip(said, words):
+        assert line.startswith("polymath: ") and word in line, (line, word)
+
+
+def test_a_message_with_a_slash(polymath):
+    answers, said = commands(polymath, "//help")
+    assert len(answers) >= 1 and said == []
+
+
+def test_system(polymath, tmp_path):
+    """The system message of a command is that of the flag; it survives a reset and is saved."""
+    file = tmp_path / "chat"
+    flag = commands(polymath, "What is a dog?", f"/save {file}", args=["--system", "Be brief."])[0]
+    note = file.read_bytes()
+    assert b'"role":"system","content":"Be brief."' in note
+    typed, _ = commands(polymath, "/system Be brief.", "What is a cow?", "/reset", "What is a dog?", f"/save {file}")
+    assert typed[1:] == flag
+    assert file.read_bytes()[:400] == note[:400]
+    commands(polymath, "/system Be brief.", "/system", "What is a dog?", f"/save {file}")
+    assert b"system" not in file.read_bytes()[:400]
+
+
+def test_stats(polymath):
+    _, said = commands(polymath, "/stats", "What is a dog?", "What is a dog?", "/stats", args=["--ctx", "200"])
+    assert said[:4] == [
+        "messages      0",
+        "context       0 of 200 tokens",
+        "answers       0 with 0 tokens",
+        "prompts       0 tokens computed, 0 reused",
+    ]
+    assert said[4] == "messages      4"
+    assert said[5].endswith(" of 200 tokens") and said[6].startswith("answers       2 with ") and "tokens/s" in said[6]
+    assert not said[7].endswith(" 0 reused")

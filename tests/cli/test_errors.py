@@ -56,6 +56,26 @@ def test_inspect_gives_the_verdict(polymath, bundled, tmp_path, edit, word):
     assert word in verdict
 
 
+def test_inspect_as_json(polymath, bundled, tmp_path):
+    done = call(polymath, "inspect", "--json", "--ctx", "100", bundled)
+    assert (done.returncode, done.stderr, done.stdout.count(b"\n")) == (0, b"", 1)
+    info = json.loads(done.stdout)
+    text = call(polymath, "inspect", "--ctx", "100", bundled).stdout.decode()
+    assert info["supported"] is True and info["verdict"] == "supported"
+    assert f"family        {info['family']}\n" in text and f"formats       {info['formats']}\n" in text
+    assert f"layers        {info['layers']}\n" in text and f"vocabulary    {info['vocab']}\n" in text
+    assert info["ctx"] == 100 and info["model_type"] == "qwen3_5_moe" and "cpu" in info["device"]
+    assert info["cache_bytes"] - info["state_bytes"] >= 100 * info["row_bytes"] > 0
+    assert info["parameters"] > info["active"] > info["weight_bytes"] / 2 > 0
+    assert set(info) >= {"notes", "device"} and len(info) == 16
+
+    refused_model = copy_model(bundled, tmp_path / "model", config=unknown_type)
+    done = call(polymath, "inspect", "--json", refused_model)
+    info = json.loads(done.stdout)
+    assert (done.returncode, done.stderr) == (1, b"")
+    assert info["supported"] is False and "gpt_oss" in info["verdict"] and info["layers"] == 0
+
+
 def test_shard_that_is_not_there(polymath, bundled, tmp_path):
     def edit(index):
         name = sorted(index["weight_map"])[0]

@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from command import DOG, answer, as_json, call, copy_model, endless
+from command import DOG, answer, as_json, call, copy_model, endless, refused
 
 HOT = ["--temperature", "3", "--max-tokens", "40", "Tell me."]
 
@@ -156,6 +156,56 @@ def test_top_k_of_one_is_greedy(polymath):
     assert answer(polymath, "--temperature", "5", "--top-k", "1", "What is a dog?") == DOG
     assert answer(polymath, "--temperature", "5", "--top-p", "0.0001", "What is a dog?") == DOG
     assert answer(polymath, "--temperature", "5", "--min-p", "1", "What is a dog?") == DOG
+
+
+def test_logit_bias(polymath):
+    """Bans, forces, adds up; log-probabilities stay those of the raw logits."""
+    plain = as_json(polymath, "--max-tokens", "3", "--top-logprobs", "2", "What is a dog?")
+    first = plain["output_ids"][0]
+    second = plain["logprobs"][0]["top"][1]["id"]
+    banned = as_json(polymath, "--max-tokens", "1", "--top-logprobs", "2", "--logit-bias", f"{first}:-100",
+                     "What is a dog?")  # fmt: skip
+    assert banned["output_ids"] == [second]
+    assert banned["logprobs"][0]["top"] == plain["logprobs"][0]["top"]
+    forced = as_json(polymath, "--max-tokens", "1", "--logit-bias", "77:60", "--logit-bias=77:40", "What is a dog?")
+    assert forced["output_ids"] == [77]
+    refused(call(polymath, "run", "--logit-bias", "4096:1", "x"), 1, "token 4096", "4096")
+
+
+def test_penalties(polymath):
+    """Each changes what is said; without effect they do not."""
+    args = ["--ids", "1,5,9", "--max-tokens", "60", "--logit-bias", "2:-100"]  # no end
+    want = as_json(polymath, *args)["output_ids"]
+    for flag, off, on in [
+        ("--repetition-penalty", "1", "1.5"),
+        ("--presence-penalty", "0", "2"),
+        ("--frequency-penalty", "0", "2"),
+    ]:
+        got = [as_json(polymath, *args, flag, x)["output_ids"] for x in (off, on)]
+        assert got[0] == want and got[1] != want, flag
+
+
+def test_repetition_penalty_of_the_model(polymath, bundled, tmp_path):
+    def edit(config):
+        config["repetition_penalty"] = 1.5
+
+    model = copy_model(bundled, tmp_path / "model", generation_config=edit)
+    args = ["--ids", "1,5,9", "--max-tokens", "60", "--logit-bias", "2:-100"]  # no end
+    off = as_json(polymath, *args)["output_ids"]
+    flag = as_json(polymath, *args, "--repetition-penalty", "1.5")["output_ids"]
+    assert off != flag
+    assert as_json(polymath, *args, model)["output_ids"] == flag
+    assert as_json(polymath, *args, "--repetition-penalty", "1", model)["output_ids"] == off
+
+
+def test_xtc(polymath):
+    hot = ["--temperature", "1", "--seed", "1", "--max-tokens", "30", "--raw"]
+    plain = as_json(polymath, *hot, "The")["output_ids"]
+    never = as_json(polymath, *hot, "--xtc-probability", "0", "--xtc-threshold", "0.01", "The")["output_ids"]
+    always = as_json(polymath, *hot, "--xtc-probability", "1", "--xtc-threshold", "0.01", "The")["output_ids"]
+    assert never == plain and always != plain
+    greedy = as_json(polymath, "--max-tokens", "5", "--xtc-probability", "1", "x")["output_ids"]
+    assert greedy == as_json(polymath, "--max-tokens", "5", "x")["output_ids"]
 
 
 def test_defaults_come_from_generation_config(polymath, bundled, tmp_path):

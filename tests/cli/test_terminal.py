@@ -144,3 +144,24 @@ def test_a_failed_turn_is_taken_back(polymath):
         terminal.wait_for(b"> ")
         terminal.type(b"\x04")
         assert terminal.exit_code() == 0
+
+
+def test_chat_commands(polymath, tmp_path):
+    with Terminal(polymath, "chat") as terminal:
+        for line, shown in [
+            (b"/help", b"/stats "),
+            (b"My name is Victor.", b"I will remember that."),
+            (f"/save {tmp_path}/chat".encode(), b"[saved]"),
+            (b"/reset", b"[a new conversation]"),
+            (b"/load /nowhere", b"polymath: /nowhere: cannot be opened"),
+            (f"/load {tmp_path}/chat".encode(), b"[loaded]"),
+            (b"What is my name?", b"Your name is Victor."),
+            (b"/system Be brief.", b"[the system message is set]"),
+            (b"/stats", b"messages      5"),
+        ]:
+            terminal.wait_for(b"> ")
+            terminal.type(line + b"\n")
+            terminal.wait_for(shown)
+        terminal.wait_for(b"> ")
+        terminal.type(b"\x04")
+        assert terminal.exit_code() == 0

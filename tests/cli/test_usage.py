@@ -7,7 +7,7 @@ import pytest
 
 from command import call, refused
 
-COMMANDS = ["run", "chat", "inspect", "bench"]
+COMMANDS = ["run", "chat", "inspect", "bench", "perplexity"]
 
 
 def options(text):
@@ -28,8 +28,8 @@ def every_option(polymath):
     "args, words",
     [
         ([], ["run"]),
-        (["walk"], ["walk", "run, chat, inspect and bench"]),
-        (["--json"], ["run, chat, inspect or bench"]),
+        (["walk"], ["walk", "run, chat, inspect, bench and perplexity"]),
+        (["--json"], ["run, chat, inspect, bench or perplexity"]),
         (["run"], ["PROMPT is missing"]),
         (["run", "a", "b", "c"], ["'c'", "quotes"]),
         (["chat", "a", "b"], ["'b'"]),
@@ -46,6 +46,10 @@ def every_option(polymath):
         (["run", "--ids", "1", "m", "prompt"], ["'prompt'"]),
         (["run", "--top-logprobs", "1", "x"], ["--top-logprobs needs --json"]),
         (["run", "--stop", "", "x"], ["--stop"]),
+        (["run", "--xtc-threshold", "0.1", "x"], ["--xtc-threshold needs --xtc-probability"]),
+        (["perplexity"], ["FILE is missing"]),
+        (["perplexity", "a", "b", "c"], ["'c'"]),
+        (["perplexity", "--seed", "1", "x"], ["--seed", "polymath perplexity"]),
         (["run", "--kv-type", "f64", "x"], ["f16|f32", "'f64'"]),
         (["run", "--kv-type", "f1", "x"], ["'f1'"]),
     ],
@@ -61,6 +65,10 @@ def test_usage_errors(polymath, args, words):
     + [("--ctx", "0"), ("--threads", "0"), ("--threads", "1025"), ("--top-logprobs", "1001"), ("--top-logprobs", "-1")]
     + [("--seed", v) for v in ["-1", "9223372036854775808", "1.0"]]
     + [("--temperature", v) for v in ["-0.1", "nan", "inf", "0x1", "1e999", "", "1,5", " 1", "hot", "."]]
+    + [("--logit-bias", v) for v in ["", "1", ":1", "1:", "1:101", "-1:1", "1:1:1", "a:1", "2147483648:1", "1:nan"]]
+    + [("--repetition-penalty", v) for v in ["0", "-1", "101"]]
+    + [("--presence-penalty", "2.1"), ("--frequency-penalty", "-2.1"), ("--frequency-penalty", "x")]
+    + [("--xtc-probability", "1.1"), ("--xtc-threshold", "-0.1")]
     + [("--top-p", "1.01"), ("--top-p", "-1"), ("--min-p", "2")]
     + [("--ids", v) for v in ["", ",", "1,", "1,,2", "a", "-1", "1 2", "2147483648", "1;2"]],
 )
@@ -96,7 +104,7 @@ def test_help_of_the_whole(polymath):
 
 def test_options_fit_their_command(polymath):
     inspect = options(call(polymath, "inspect", "--help").stdout.decode())
-    assert list(inspect) == ["--ctx N", "--kv-type f16|f32", "--version", "--help"]
+    assert list(inspect) == ["--json", "--ctx N", "--kv-type f16|f32", "--version", "--help"]
     chat = options(call(polymath, "chat", "--help").stdout.decode())
     assert "--json" not in chat and "--system TEXT" in chat
 
