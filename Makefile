@@ -3,15 +3,18 @@
 PROMPT = What is a dog?
 MODEL =
 MODELS =
+PREFIX = /usr/local
 
 # Taken literally ($ included) and handed to the recipes through the environment, so that no shell reads them as code.
 override PROMPT := $(value PROMPT)
 override MODEL := $(value MODEL)
 override MODELS := $(value MODELS)
-export PROMPT MODEL MODELS
+override PREFIX := $(value PREFIX)
+override DESTDIR := $(value DESTDIR)
+export PROMPT MODEL MODELS PREFIX DESTDIR
 
 .DEFAULT_GOAL := build
-.PHONY: build run test asan tsan format check clean install help setup-build setup-test setup-ci venv
+.PHONY: build run test asan tsan format check clean install uninstall deb help setup-build setup-test setup-ci venv
 
 help:
 	@echo "make                                      build the command and the library into build/release"
@@ -20,7 +23,9 @@ help:
 	@echo "make asan [MODELS=DIR], make tsan         the tests under address and undefined-behaviour, thread sanitizers"
 	@echo "make format                               lay out every C file with clang-format"
 	@echo "make check                                clang-format and clang-tidy without changing anything"
-	@echo "make install                              install the release build (cmake --install, prefix /usr/local)"
+	@echo "make install [PREFIX=DIR] [DESTDIR=DIR]   install the release build in /usr/local or PREFIX, below DESTDIR"
+	@echo "make uninstall [PREFIX=DIR] [DESTDIR=DIR] remove what make install installed there"
+	@echo "make deb                                  make a Debian package in build/package"
 	@echo "make clean                                delete build/ and .venv/"
 
 setup-build setup-test setup-ci:
@@ -57,8 +62,16 @@ format: setup-ci
 check: setup-ci
 	@tools/check.sh
 
+# The manifest would belong to root after `sudo make install`, and the next installation could not replace it.
 install: build
-	@cmake --install build/release
+	@cmake --install build/release --prefix "$$PREFIX"
+	@rm -f build/release/install_manifest.txt
+
+uninstall: build
+	@tools/uninstall.sh
+
+deb: setup-test build
+	@cpack --config build/release/CPackConfig.cmake -B build/package
 
 clean:
 	rm -rf build .venv

@@ -1,0 +1,15 @@
+# Run by cpack on the tree that becomes the Debian package: what Debian wants otherwise than /usr/local has it.
+
+file(GLOB_RECURSE FILES ${CPACK_TEMPORARY_INSTALL_DIRECTORY}/*)
+foreach(file ${FILES})
+    if(file MATCHES "/zsh/site-functions/_polymath$")
+        string(REPLACE "/site-functions/" "/vendor-completions/" moved ${file})
+        get_filename_component(folder ${file} DIRECTORY)
+        get_filename_component(new_folder ${moved} DIRECTORY)
+        file(RENAME ${folder} ${new_folder})
+    elseif(file MATCHES "/man1/[^/]*\\.1$")
+        execute_process(COMMAND gzip -9n ${file} COMMAND_ERROR_IS_FATAL ANY)
+    elseif(file MATCHES "\\.a$")
+        execute_process(COMMAND strip --strip-debug ${file} COMMAND_ERROR_IS_FATAL ANY)
+    endif()
+endforeach()
