@@ -17,6 +17,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+enum { FP8_BLOCK = 128 };
+
 /* How matrices are stored. */
 typedef struct format {
     const char *name, *mode; /* mode NULL: floats */
@@ -25,10 +27,23 @@ typedef struct format {
 } format;
 
 static const format formats[] = {
-    {"f32", NULL, 32, 0, "F32"},     {"f16", NULL, 16, 0, "F16"},     {"bf16", NULL, 16, 0, "BF16"},
-    {"2bit", "affine", 2, 0, "U32"}, {"3bit", "affine", 3, 0, "U32"}, {"4bit", "affine", 4, 0, "U32"},
-    {"5bit", "affine", 5, 0, "U32"}, {"6bit", "affine", 6, 0, "U32"}, {"8bit", "affine", 8, 0, "U32"},
+    {"f32", NULL, 32, 0, "F32"},
+    {"f16", NULL, 16, 0, "F16"},
+    {"bf16", NULL, 16, 0, "BF16"},
+    {"2bit", "affine", 2, 0, "U32"},
+    {"3bit", "affine", 3, 0, "U32"},
+    {"4bit", "affine", 4, 0, "U32"},
+    {"5bit", "affine", 5, 0, "U32"},
+    {"6bit", "affine", 6, 0, "U32"},
+    {"8bit", "affine", 8, 0, "U32"},
+    {"mxfp4", "mxfp4", 4, 32, "U32"},
+    {"mxfp8", "mxfp8", 8, 32, "U32"},
+    {"nvfp4", "nvfp4", 4, 16, "U32"},
+    {"fp8", "fp8", 8, FP8_BLOCK, "F8_E4M3"},
 };
+
+/* What fills a part: floats, any bits, e4m3 codes but NaN, or the scale codes `code` and `code` + 1. */
+typedef enum contents { FLOATS, BITS, E4M3, CODES } contents;
 
 /* One part of a planned tensor, as it will lie in the file. */
 typedef struct part {
@@ -38,6 +53,9 @@ typedef struct part {
     int64_t shape[3];
     int64_t bytes;
     double centre, spread; /* of float values: centre + spread * u, u uniform in [-1, 1) */
+    contents contents;
+    int code;
+    double next; /* how often it is code + 1 */
 } part;
 
 typedef struct plan {
@@ -56,6 +74,28 @@ static int fail(const char *what, const char *why)
 
 /* ---- planning ---- */
 
+static int dtype_size(const char *dtype)
+{
+    if (strcmp(dtype, "U32") == 0 || strcmp(dtype, "F32") == 0)
+        return 4;
+    return strcmp(dtype, "F16") == 0 || strcmp(dtype, "BF16") == 0 ? 2 : 1;
+}
+
+static double e4m3(int code)
+{
+    return code < 8 ? ldexp(code, -9) : ldexp(8 + code % 8, code / 8 - 10);
+}
+
+/* The root mean square of uniform codes. */
+static double rms_of_codes(bool e2m1)
+{
+    static const double values[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+    double sum = 0;
+    for (int i = 0; i < 127; i++)
+        sum += e2m1 ? values[i % 8] * values[i % 8] : e4m3(i) * e4m3(i);
+    return sqrt(sum / 127);
+}
+
 static int add_part(plan *p, const pm_planned *t, const char *suffix, const char *dtype, int64_t cols, double centre,
                     double spread, pm_error *err)
 {
@@ -68,7 +108,8 @@ static int add_part(plan *p, const pm_planned *t, const char *suffix, const char
     *out = (part){.dtype = dtype,
                   .centre = centre,
                   .spread = spread,
-                  .bytes = strcmp(dtype, "U32") && strcmp(dtype, "F32") ? 2 : 4};
+                  .contents = strcmp(dtype, "U32") == 0 ? BITS : FLOATS,
+                  .bytes = dtype_size(dtype)};
     snprintf(out->name, sizeof(out->name), "%s%s", t->module, suffix);
     if (t->experts)
         out->shape[out->rank++] = t->experts;
@@ -94,25 +135,71 @@ static bool is_router(const char *module)
     return ends_with(module, "mlp.gate") || ends_with(module, "shared_expert_gate");
 }
 
-static int plan_matrix(plan *p, const pm_planned *t, pm_error *err)
+/* Block fp8 checkpoints leave embeddings and heads as they were. */
+static bool is_vocabulary(const char *module)
 {
-    const format *f = p->matrix;
-    double spread = sqrt(3.0 / t->cols);
-    int bits = f->bits, group = p->group;
-    if (!f->mode)
-        return add_part(p, t, ".weight", f->dtype, t->cols, 0.0, spread, err);
-    if (is_router(t->module) && bits != 8) {
-        bits = 8;
-        json_object_set_new(p->overrides, t->module, json_pack("{s:i, s:i}", "bits", bits, "group_size", group));
-    }
-    if (t->cols % group)
-        return pm_fail(err, PM_ERR_INVALID, "%s has %d columns, not a multiple of the group size %d", t->module,
-                       t->cols, group);
-    double scale = 2.0 * spread / ((1 << bits) - 1);
-    int status = add_part(p, t, ".weight", f->dtype, (int64_t)t->cols * bits / 32, 0.0, 0.0, err);
+    return ends_with(module, "embed_tokens") || ends_with(module, "lm_head");
+}
+
+static int plan_affine(plan *p, const pm_planned *t, int bits, int group, pm_error *err)
+{
+    double spread = sqrt(3.0 / t->cols), scale = 2.0 * spread / ((1 << bits) - 1);
+    int status = add_part(p, t, ".weight", "U32", (int64_t)t->cols * bits / 32, 0.0, 0.0, err);
     if (status == PM_OK)
         status = add_part(p, t, ".scales", "BF16", t->cols / group, scale, 0.1 * scale, err);
     return status ? status : add_part(p, t, ".biases", "BF16", t->cols / group, -spread, 0.1 * spread, err);
+}
+
+/* MX, NVFP4 and block fp8: codes of any value times a scale that makes their variance about 1 / in. */
+static int plan_codes(plan *p, const pm_planned *t, pm_error *err)
+{
+    const format *f = p->matrix;
+    bool fp8 = strcmp(f->mode, "fp8") == 0;
+    double scale = 1 / (sqrt(t->cols) * rms_of_codes(f->bits == 4));
+    int status = add_part(p, t, ".weight", f->dtype, fp8 ? t->cols : (int64_t)t->cols * f->bits / 32, 0.0, 0.0, err);
+    if (status != PM_OK)
+        return status;
+    p->parts[p->n - 1].contents = f->bits == 8 ? E4M3 : BITS;
+    if (fp8) {
+        pm_planned blocks = *t;
+        blocks.rows = (t->rows + FP8_BLOCK - 1) / FP8_BLOCK;
+        return add_part(p, &blocks, ".weight_scale_inv", "F32", (t->cols + FP8_BLOCK - 1) / FP8_BLOCK, scale, 0.0, err);
+    }
+    status = add_part(p, t, ".scales", "U8", t->cols / f->group, 0.0, 0.0, err);
+    if (status != PM_OK)
+        return status;
+    part *scales = &p->parts[p->n - 1];
+    scales->contents = CODES;
+    if (strcmp(f->mode, "nvfp4") == 0) { /* e4m3: the two codes around it */
+        while (scales->code < 125 && e4m3(scales->code + 1) <= scale)
+            scales->code++;
+        double low = e4m3(scales->code), high = e4m3(scales->code + 1);
+        scales->next = (scale * scale - low * low) / (high * high - low * low);
+    } else { /* e8m0: the two powers of two around it */
+        int exponent = (int)floor(log2(scale));
+        scales->code = exponent + 127;
+        scales->next = (pow(scale / ldexp(1, exponent), 2) - 1) / 3;
+    }
+    return PM_OK;
+}
+
+static int plan_matrix(plan *p, const pm_planned *t, pm_error *err)
+{
+    const format *f = p->matrix;
+    bool affine = f->mode && strcmp(f->mode, "affine") == 0, fp8 = f->mode && strcmp(f->mode, "fp8") == 0;
+    bool router = is_router(t->module);
+    int bits = f->bits, group = p->group;
+    if (!f->mode || (fp8 && (router || is_vocabulary(t->module))))
+        return add_part(p, t, ".weight", f->mode ? "BF16" : f->dtype, t->cols, 0.0, sqrt(3.0 / t->cols), err);
+    if (router && !(affine && bits == 8)) {
+        bits = 8;
+        group = affine ? group : 64;
+        json_object_set_new(p->overrides, t->module, json_pack("{s:i, s:i}", "bits", bits, "group_size", group));
+    }
+    if (!fp8 && t->cols % group)
+        return pm_fail(err, PM_ERR_INVALID, "%s has %d columns, not a multiple of the group size %d", t->module,
+                       t->cols, group);
+    return affine || router ? plan_affine(p, t, bits, group, err) : plan_codes(p, t, err);
 }
 
 static int plan_tensor(void *user, const pm_planned *t, pm_error *err)
@@ -142,11 +229,18 @@ static uint64_t next(uint64_t *state) /* splitmix64 */
 /* Fills `bytes` of `out` with values of the part. */
 static void fill(const part *p, uint64_t *state, unsigned char *out, size_t bytes)
 {
-    if (strcmp(p->dtype, "U32") == 0) {
+    if (p->contents == BITS || p->contents == E4M3) {
         for (size_t i = 0; i < bytes; i += 8) {
             uint64_t word = next(state);
             memcpy(out + i, &word, bytes - i < 8 ? bytes - i : 8);
         }
+        for (size_t i = 0; i < bytes && p->contents == E4M3; i++)
+            out[i] = (out[i] & 127) == 127 ? out[i] ^ 1 : out[i];
+        return;
+    }
+    if (p->contents == CODES) {
+        for (size_t i = 0; i < bytes; i++)
+            out[i] = (unsigned char)(p->code + ((double)(next(state) >> 11) * 0x1p-53 < p->next));
         return;
     }
     size_t size = strcmp(p->dtype, "F32") == 0 ? 4 : 2;
@@ -298,7 +392,13 @@ static int run(arguments *a)
     json_t *root = edit_config(&config, a);
     p->overrides = json_object();
     int status = pm_model_plan(&config, plan_tensor, p, &err) == PM_OK ? 0 : fail(a->config, err.message);
-    if (!status && p->matrix->mode) {
+    json_object_del(root, "quantization"); /* of the checkpoint that the config came from */
+    json_object_del(root, "quantization_config");
+    if (!status && p->matrix->mode && strcmp(p->matrix->mode, "fp8") == 0) {
+        json_object_set_new(root, "quantization_config",
+                            json_pack("{s:s, s:s, s:[i, i]}", "quant_method", "fp8", "fmt", "e4m3", "weight_block_size",
+                                      FP8_BLOCK, FP8_BLOCK));
+    } else if (!status && p->matrix->mode) {
         json_object_update_new(p->overrides, json_pack("{s:i, s:i, s:s}", "group_size", p->group, "bits",
                                                        p->matrix->bits, "mode", p->matrix->mode));
         json_object_set(root, "quantization", p->overrides);
