@@ -234,7 +234,8 @@ static int load_weights(pm_model *model, pm_decoder *d, pm_error *err)
     if (status != PM_OK)
         return status;
     loader->centred = norms_are_centred(model, d);
-    status = pm_load(loader, top_table, PM_COUNT(top_table), -1, 0, d, err);
+    size_t rows = PM_COUNT(top_table) - (loader->plan && d->tied); /* lm_head, the last one, need not be there */
+    status = pm_load(loader, top_table, rows, -1, 0, d, err);
     for (int i = 0; status == PM_OK && i < model->layers; i++) {
         status = pm_load(loader, layer_table, PM_COUNT(layer_table), i, d->layers[i].kind, &d->layers[i], err);
         if (model->progress)
