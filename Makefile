@@ -35,10 +35,15 @@ build: setup-build
 	@test -f build/release/build.ninja || cmake --preset release --log-level=WARNING >/dev/null
 	@cmake --build --preset release >&2
 
-# Only the answer goes to stdout.
+# Only the answer goes to stdout. A first build shows on a terminal how it goes, any other only what went wrong.
 run: setup-build
 	@test -f build/release/build.ninja || cmake --preset release --log-level=WARNING >/dev/null
-	@cmake --build --preset release --target polymath >&2
+	@if test -t 2 && ! test -e build/release/polymath; then \
+		cmake --build --preset release --target polymath >&2; \
+	else \
+		log=$$(cmake --build --preset release --target polymath -- --quiet 2>&1) || \
+			{ printf '%s\n' "$$log" >&2; exit 1; }; \
+	fi
 	@build/release/polymath run "$${MODEL:-models/default}" -- "$$PROMPT"
 
 test: setup-test venv

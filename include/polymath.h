@@ -3,11 +3,19 @@
  * Two nouns: a pm_engine is one loaded model on one device; a pm_session is one timeline of tokens on it. A caller
  * always gives the whole prefix it wants (pm_session_sync); the session decides what to reuse, roll back or compute.
  *
- *     pm_engine *engine; pm_session *session; pm_prompt prompt; pm_result result; pm_error err;
- *     pm_engine_open(&engine, "models/default", NULL, &err);
- *     pm_session_new(&session, engine, &err);
- *     pm_chat_prompt(engine, &(pm_chat){.messages = "[{\"role\":\"user\",\"content\":\"What is a dog?\"}]"}, &prompt,
- * &err); pm_generate(session, &prompt, &options, &result, &err);
+ *     pm_chat chat = {.messages = "[{\"role\": \"user\", \"content\": \"What is a dog?\"}]"};
+ *     pm_engine *engine;
+ *     pm_session *session;
+ *     pm_prompt prompt;
+ *     pm_result result;
+ *     pm_error err;
+ *     if (pm_engine_open(&engine, "models/default", NULL, &err) == PM_OK &&
+ *         pm_session_new(&session, engine, &err) == PM_OK &&
+ *         pm_chat_prompt(engine, &chat, &prompt, &err) == PM_OK &&
+ *         pm_generate(session, &prompt, NULL, &result, &err) == PM_OK)
+ *         puts(result.text);
+ *     else
+ *         fprintf(stderr, "%s\n", err.message);
  *
  * Functions that can fail return PM_OK (0) or a negative pm_status and fill `err` (which may be NULL) with one sentence
  * that names the file, tensor or field. On failure outputs are untouched. The library never exits, aborts or prints.
@@ -236,6 +244,10 @@ typedef struct pm_sampling {
  * false, or is absent and so is temperature. seed is 0, xtc_threshold 0.1; what the file cannot say is off. */
 PM_API void pm_engine_sampling(const pm_engine *engine, pm_sampling *out);
 
+/* The max_new_tokens of the same file, 0 when it has none. What else it asks for and is not applied, such as beam
+ * search, is in pm_info.notes. */
+PM_API size_t pm_engine_max_tokens(const pm_engine *engine);
+
 typedef struct pm_logprob {
     pm_token id;
     float logprob; /* natural logarithm, of the softmax of the raw logits */
@@ -272,7 +284,8 @@ typedef struct pm_result {
 } pm_result;
 
 /* Syncs the session to the prompt and samples until a stop token, a stop string, max_tokens, the end of the context, or
- * a cancel. Afterwards the timeline holds the prompt and the sampled tokens but the last. */
+ * a cancel. Afterwards the timeline holds the prompt and the sampled tokens but the last. `options` may be NULL: the
+ * sampling and the number of tokens are then the model's. */
 PM_API int pm_generate(pm_session *session, const pm_prompt *prompt, const pm_generate_options *options, pm_result *out,
                        pm_error *err);
 PM_API void pm_result_free(pm_result *result);

@@ -22,14 +22,29 @@ static void on_load(void *user, double fraction)
     pm_progress_show(user, fraction);
 }
 
+/* Tells a person who asks for sampling of a model that does none. */
+static void say_without_effect(const pm_engine *engine, const pm_args *args)
+{
+    static const pm_option sampled[] = {PM_OPT_TOP_K,           PM_OPT_TOP_P,         PM_OPT_MIN_P,
+                                        PM_OPT_XTC_PROBABILITY, PM_OPT_XTC_THRESHOLD, PM_OPT_SEED};
+    pm_sampling sampling;
+    pm_engine_sampling(engine, &sampling);
+    const pm_value *temperature = &args->value[PM_OPT_TEMPERATURE];
+    bool greedy = temperature->given ? temperature->number == 0 : sampling.temperature == 0;
+    for (size_t i = 0; greedy && pm_on_terminal() && i < sizeof(sampled) / sizeof(*sampled); i++) {
+        if (args->value[sampled[i]].given) {
+            fprintf(stderr, "[sampling options have no effect at temperature 0]\n");
+            return;
+        }
+    }
+}
+
 int pm_open(pm_opened *opened, const char *dir, const pm_args *args)
 {
-    *opened = (pm_opened){.dir = dir};
-    if (!dir) {
-        if (!pm_bundled_model(opened->bundled, sizeof(opened->bundled)))
-            return pm_cli_fail("no MODEL was given and the bundled model (models/default) was not found");
-        opened->dir = opened->bundled;
-    }
+    *opened = (pm_opened){0};
+    int code = pm_find_model(dir, opened->bundled, sizeof(opened->bundled), &opened->dir);
+    if (code != PM_EXIT_OK)
+        return code;
     pm_progress progress;
     pm_progress_start(&progress, "loading");
     pm_engine_options options = pm_engine_flags(args);
@@ -50,7 +65,10 @@ int pm_open(pm_opened *opened, const char *dir, const pm_args *args)
         pm_engine_info(opened->engine, &info);
         fprintf(stderr, "model: %s, %s, %s, context %d; %s; loaded in %.3f s\n", opened->dir, info.family, info.formats,
                 info.ctx, info.device, opened->load_seconds);
+        if (*info.notes)
+            fprintf(stderr, "notes: %s\n", info.notes);
     }
+    say_without_effect(opened->engine, args);
     return PM_EXIT_OK;
 }
 
@@ -123,14 +141,24 @@ static int choose_sampling(pm_sampling *out, const pm_engine *engine, const pm_a
     return PM_EXIT_OK;
 }
 
-/* The speed of an answer, on stderr. */
-static void report(const pm_result *result)
+/* Why an answer ended before the model ended it, and in a full chat what to do. */
+static const char *ending(const pm_opened *opened, const pm_args *args, const pm_result *result)
 {
-    static const char *const ends[] = {
-        [PM_FINISH_STOP] = "", [PM_FINISH_LENGTH] = "; cut at the limit", [PM_FINISH_CANCELLED] = "; cancelled"};
+    if (result->finish != PM_FINISH_LENGTH)
+        return result->finish == PM_FINISH_CANCELLED ? "; cancelled" : "";
+    pm_info info;
+    pm_engine_info(opened->engine, &info);
+    if (result->prompt.reused + result->prompt.computed + result->n < (size_t)info.ctx)
+        return "; cut at the limit of tokens";
+    return args->command == PM_CHAT ? "; cut: the context is full, /reset begins anew" : "; cut: the context is full";
+}
+
+/* The speed of an answer, on stderr. */
+static void report(const pm_opened *opened, const pm_args *args, const pm_result *result)
+{
     fprintf(stderr, "[prompt: %zu tokens (%zu reused) in %.3f s; answer: %zu tokens, %.0f tokens/s%s]\n",
             result->prompt.reused + result->prompt.computed, result->prompt.reused, result->prompt_seconds, result->n,
-            pm_decode_speed(result), ends[result->finish]);
+            pm_decode_speed(result), ending(opened, args, result));
 }
 
 int pm_answer(pm_opened *opened, const pm_args *args, const pm_prompt *prompt, bool stream, pm_result *result,
@@ -139,7 +167,8 @@ int pm_answer(pm_opened *opened, const pm_args *args, const pm_prompt *prompt, b
     const pm_value *value = args->value;
     answer a = {.stream = stream};
     pm_generate_options options = {
-        .max_tokens = (size_t)value[PM_OPT_MAX_TOKENS].integer,
+        .max_tokens = value[PM_OPT_MAX_TOKENS].given ? (size_t)value[PM_OPT_MAX_TOKENS].integer
+                                                     : pm_engine_max_tokens(opened->engine),
         .stop = args->stop,
         .n_stop = args->n_stop,
         .logprobs = value[PM_OPT_TOP_LOGPROBS].given,
@@ -162,6 +191,8 @@ int pm_answer(pm_opened *opened, const pm_args *args, const pm_prompt *prompt, b
     int status = pm_generate(opened->session, prompt, &options, result, &err);
     pm_interrupt_end(args->command == PM_CHAT && isatty(STDIN_FILENO));
     pm_progress_clear(&a.progress);
+    if (status == PM_ERR_LIMIT && args->command == PM_CHAT)
+        return pm_cli_fail("%s; /reset begins anew, and --ctx sets the limit", err.message);
     if (status != PM_OK)
         return pm_cli_fail("%s", err.message);
     if (stream && a.write_error == 0 && a.last != '\n' && !pm_cli_write("\n", 1))
@@ -171,7 +202,7 @@ int pm_answer(pm_opened *opened, const pm_args *args, const pm_prompt *prompt, b
         return pm_cli_fail("cannot write to stdout: %s", strerror(a.write_error));
     }
     if (verbose || (stream && pm_on_terminal()))
-        report(result);
+        report(opened, args, result);
     return PM_EXIT_OK;
 }
 

@@ -176,7 +176,7 @@ static int dispatch(pm_conversation *chat, char *line)
 int pm_chat_command(pm_conversation *conversation, const char *line, size_t len)
 {
     if (memchr(line, '\0', len))
-        return pm_cli_fail("a command has no zero bytes");
+        return pm_cli_fail("a command has no NUL bytes");
     char *copy = strndup(line, len);
     if (!copy)
         return pm_cli_fail("out of memory");

@@ -80,8 +80,9 @@ bool pm_parse_ids(const char *text, pm_token **ids, size_t *n);
 /* "polymath: ..." on stderr; returns PM_EXIT_FAILED. */
 int pm_cli_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* The same, with a hint to --help; returns PM_EXIT_USAGE. */
+/* The same, with a hint to --help; returns PM_EXIT_USAGE. From pm_cli_usage_of on the hint is to that of a command. */
 int pm_cli_usage(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void pm_cli_usage_of(const char *command);
 
 bool pm_on_terminal(void); /* stdout and stderr are both terminals */
 
@@ -117,9 +118,12 @@ int pm_read_text(const char *path, char **text, size_t *len);
 /* PM_EXIT_OK when text is UTF-8; otherwise says where it is not (`what` names it). */
 int pm_check_utf8(const char *what, const char *text, size_t len);
 
-/* The directory of the bundled model in out[size]: beside the program, in the source tree, or in the install prefix.
- * False when it is in none of these. */
-bool pm_bundled_model(char *out, size_t size);
+/* The same of a message to a chat template, which has no NUL bytes either. */
+int pm_check_message(const char *what, const char *text, size_t len);
+
+/* The directory of MODEL as it was given, or when `given` is NULL that of the bundled model: beside the program, in the
+ * source tree, or in the install prefix. An exit code; *out points to `given` or to bundled[size]. */
+int pm_find_model(const char *given, char *bundled, size_t size, const char **out);
 
 bool pm_is_directory(const char *path);
 

@@ -253,7 +253,7 @@ static void print_table(const bench *b, bool ops)
            "%.0f G/s (floats).\n\n",
            l->read_bytes_per_second / 1e9, l->from_cache ? " (from its cache, which holds all of them)" : "",
            l->integer_ops_per_second / 2e9, l->float_ops_per_second / 2e9);
-    printf("%-15s %8s %10s %10s %10s %8s %8s  %s\n", "", "context", "tokens/s", "ms/token", "MB/token", "GB/s",
+    printf("%-15s %8s %10s %10s %10s %8s %10s  %s\n", "", "context", "tokens/s", "ms/token", "MB/token", "GB/s",
            "of limit", "limited by");
     for (int i = 0; i < b->n_lines; i++) {
         const measured *line = &b->lines[i];
@@ -266,7 +266,7 @@ static void print_table(const bench *b, bool ops)
                 printf("  %-13s %8s %10s", r[k].name, "", "");
             printf(" %10.4f", r[k].seconds * 1e3);
             if (r[k].bytes > 0)
-                printf(" %10.4f %8.2f %6.1f %%  %s", r[k].bytes / 1e6, r[k].bytes / r[k].seconds / 1e9,
+                printf(" %10.4f %8.2f %8.1f %%  %s", r[k].bytes / 1e6, r[k].bytes / r[k].seconds / 1e9,
                        r[k].fraction * 100, r[k].reading > r[k].computing ? "reading" : "arithmetic");
             printf("\n");
         }

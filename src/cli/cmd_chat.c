@@ -138,10 +138,13 @@ static int converse(pm_conversation *chat, struct reader *reader)
     const char *line;
     size_t len;
     int failed = PM_EXIT_OK;
-    while (reader_next(reader, &line, &len)) {
-        if (len == 0)
+    char name[32] = "the message";
+    for (size_t number = 1; reader_next(reader, &line, &len); number++) {
+        if (strspn(line, " \t\r\n") >= len)
             continue;
-        int code = pm_check_utf8("the message", line, len);
+        if (!reader->edit)
+            snprintf(name, sizeof(name), "line %zu", number);
+        int code = pm_check_message(name, line, len);
         bool slash = line[0] == '/', escaped = slash && len > 1 && line[1] == '/';
         if (code == PM_EXIT_OK && slash && !escaped) {
             code = pm_chat_command(chat, line, len);
@@ -175,6 +178,8 @@ int pm_cmd_chat(const pm_args *args)
         code = pm_cli_fail("out of memory");
     if (code == PM_EXIT_OK) {
         code = reader_open(&reader);
+        if (code == PM_EXIT_OK && reader.edit && pm_on_terminal())
+            fprintf(stderr, "[%s: /help lists commands, Ctrl-D ends]\n", chat.opened.dir);
         if (code == PM_EXIT_OK)
             code = converse(&chat, &reader);
         reader_close(&reader);

@@ -54,12 +54,15 @@ static int print_json(const pm_info *info)
 
 int pm_cmd_inspect(const pm_args *args)
 {
-    if (args->n_words == 0)
-        return pm_cli_usage("a MODEL is missing: a directory with config.json and safetensors files");
+    char bundled[4096];
+    const char *dir;
+    int code = pm_find_model(args->n_words ? args->words[0] : NULL, bundled, sizeof(bundled), &dir);
+    if (code != PM_EXIT_OK)
+        return code;
     pm_info info;
     pm_error err;
     pm_engine_options options = pm_engine_flags(args);
-    if (pm_inspect(args->words[0], &options, &info, &err) != PM_OK)
+    if (pm_inspect(dir, &options, &info, &err) != PM_OK)
         return pm_cli_fail("%s", err.message);
     if (args->value[PM_OPT_JSON].given)
         return print_json(&info);
@@ -79,5 +82,7 @@ int pm_cmd_inspect(const pm_args *args)
     printf("cache         %s for %d tokens", bytes(info.cache_bytes, a), info.ctx);
     printf(": %s per token", bytes(info.row_bytes, a));
     printf(" and %s per session\n", bytes(info.state_bytes, b));
+    if (*info.notes)
+        printf("notes         %s\n", info.notes);
     return PM_EXIT_OK;
 }

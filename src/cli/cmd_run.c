@@ -33,7 +33,8 @@ static int read_prompt(const char *word, bool raw, struct request *out)
     out->text[out->len] = '\0';
     if (out->len == 0)
         return pm_cli_fail("%s is empty", from_stdin ? "the prompt on stdin" : "the PROMPT");
-    return pm_check_utf8(from_stdin ? "the prompt on stdin" : "the PROMPT", out->text, out->len);
+    int (*check)(const char *, const char *, size_t) = raw ? pm_check_utf8 : pm_check_message;
+    return check(from_stdin ? "the prompt on stdin" : "the PROMPT", out->text, out->len);
 }
 
 /* Sorts the words into MODEL and PROMPT. */
@@ -112,28 +113,37 @@ static json_t *json_ids(const pm_token *ids, size_t n)
     return array;
 }
 
-/* Per token its id, its own text (U+FFFD where it holds part of a character), log-probability and the likeliest. */
+/* A token's id, its own text (U+FFFD where it holds part of a character) and its log-probability; NULL without memory.
+ */
+static json_t *json_token(const pm_engine *engine, pm_token id, float logprob)
+{
+    char *text;
+    size_t len;
+    if (pm_decode(engine, &id, 1, true, &text, &len, NULL) != PM_OK)
+        return NULL;
+    json_t *object = json_pack("{s:i, s:s%, s:o}", "id", (int)id, "token", text, len, "logprob", json_finite(logprob));
+    pm_free(text);
+    return object;
+}
+
+/* The chosen tokens, each with the likeliest in its place; NULL without memory. */
 static json_t *json_logprobs(const pm_engine *engine, const pm_result *result, size_t n_top)
 {
     json_t *array = json_array();
-    for (size_t i = 0; i < result->n; i++) {
-        char *text;
-        size_t len;
-        if (pm_decode(engine, &result->ids[i], 1, true, &text, &len, NULL) != PM_OK) {
-            json_decref(array);
-            return NULL;
-        }
-        json_t *top = json_array();
-        for (size_t k = 0; k < n_top; k++) {
+    bool whole = array != NULL;
+    for (size_t i = 0; whole && i < result->n; i++) {
+        json_t *token = json_token(engine, result->ids[i], result->logprobs[i]), *top = json_array();
+        for (size_t k = 0; k < n_top && whole; k++) {
             const pm_logprob *entry = &result->top[i * n_top + k];
-            json_array_append_new(
-                top, json_pack("{s:i, s:o}", "id", (int)entry->id, "logprob", json_finite(entry->logprob)));
+            whole = json_array_append_new(top, json_token(engine, entry->id, entry->logprob)) == 0;
         }
-        json_array_append_new(array, json_pack("{s:i, s:s%, s:o, s:o}", "id", (int)result->ids[i], "token", text, len,
-                                               "logprob", json_finite(result->logprobs[i]), "top", top));
-        pm_free(text);
+        whole = json_object_set_new(token, "top", top) == 0 && whole;
+        whole = json_array_append_new(array, token) == 0 && whole;
     }
-    return array;
+    if (whole)
+        return array;
+    json_decref(array);
+    return NULL;
 }
 
 /* Prints the one object of --json; an exit code. */

@@ -35,7 +35,7 @@ static int read_stream(FILE *in, const char *name, char **text, size_t *len)
             free(data);
             return pm_cli_fail("%s: longer than %zu bytes", name, MAX_TEXT);
         }
-        if (got > 0)
+        if (got > 0 && !feof(in)) /* a terminal that said Ctrl-D is not asked again */
             continue;
         if (ferror(in)) {
             free(data);
@@ -72,6 +72,14 @@ int pm_check_utf8(const char *what, const char *text, size_t len)
     return pm_cli_fail("%s: not UTF-8 at byte offset %zu", what, bad);
 }
 
+int pm_check_message(const char *what, const char *text, size_t len)
+{
+    const char *nul = memchr(text, '\0', len);
+    if (nul)
+        return pm_cli_fail("%s: has a NUL byte at offset %zu", what, (size_t)(nul - text));
+    return pm_check_utf8(what, text, len);
+}
+
 bool pm_is_directory(const char *path)
 {
     struct stat status;
@@ -100,13 +108,14 @@ static bool program_folder(char *out, size_t size)
     return fits;
 }
 
-bool pm_bundled_model(char *out, size_t size)
+/* Writes the bundled model's directory to out[size]; an exit code. */
+static int find_bundled(char *out, size_t size)
 {
     /* From the program: beside it; the source tree (it lies in build/PRESET); the prefix (it lies in bin). */
     static const char *const places[] = {"models/default", "../../models/default", "../share/polymath/models/default"};
     char folder[2048];
     if (!program_folder(folder, sizeof(folder)))
-        return false;
+        return pm_cli_fail("no MODEL was given, and where the bundled model lies cannot be found out");
     for (size_t i = 0; i < sizeof(places) / sizeof(*places); i++) {
         char path[4096];
         snprintf(path, sizeof(path), "%s/%s", folder, places[i]);
@@ -116,7 +125,17 @@ bool pm_bundled_model(char *out, size_t size)
             memcpy(out, resolved, strlen(resolved) + 1);
         free(resolved);
         if (found)
-            return true;
+            return PM_EXIT_OK;
     }
-    return false;
+    return pm_cli_fail("no MODEL was given and the bundled model was not found; looked for %s, %s and %s from %s",
+                       places[0], places[1], places[2], folder);
+}
+
+int pm_find_model(const char *given, char *bundled, size_t size, const char **out)
+{
+    *out = given ? given : bundled;
+    if (!given)
+        return find_bundled(bundled, size);
+    return pm_is_directory(given) ? PM_EXIT_OK
+                                  : pm_cli_fail("'%s' is not a directory, so it cannot be the MODEL", given);
 }

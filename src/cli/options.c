@@ -38,21 +38,22 @@ static const struct option {
     [PM_OPT_NO_THINK] = {"--no-think", NULL, FLAG, RUN | CHAT, 0, 0,
                          "ask the chat template to leave reasoning out (enable_thinking false)"},
     [PM_OPT_MAX_TOKENS] = {"--max-tokens", "N", INTEGER, RUN | CHAT, 1, INT_MAX,
-                           "end an answer after N tokens (default: when the context is full)"},
+                           "end an answer after N tokens (default: the model's, else when the context is full)"},
     [PM_OPT_TEMPERATURE] = {"--temperature", "T", NUMBER, RUN | CHAT, 0, 100,
                             "0 always takes the likeliest token (default: the model's, else 0)"},
     [PM_OPT_TOP_K] = {"--top-k", "K", INTEGER, RUN | CHAT, 0, INT_MAX,
                       "sample from the K likeliest tokens (0: off; default: the model's, else 50)"},
     [PM_OPT_TOP_P] = {"--top-p", "P", NUMBER, RUN | CHAT, 1e-6, 1,
-                      "sample from the likeliest tokens that together have probability P (1: off)"},
+                      "sample from the likeliest tokens with probability P together (1: off; default: the model's)"},
     [PM_OPT_MIN_P] = {"--min-p", "P", NUMBER, RUN | CHAT, 0, 1,
-                      "leave out tokens less likely than P times the likeliest (0: off)"},
+                      "leave out tokens less likely than P times the likeliest (0: off; default: the model's)"},
     [PM_OPT_XTC_PROBABILITY] = {"--xtc-probability", "P", NUMBER, RUN | CHAT, 0, 1,
                                 "how often to exclude the top choices but the least likely of them (default: 0)"},
     [PM_OPT_XTC_THRESHOLD] = {"--xtc-threshold", "P", NUMBER, RUN | CHAT, 0, 1,
                               "with --xtc-probability: how likely a token must be to be a top choice (default: 0.1)"},
-    [PM_OPT_REPETITION] = {"--repetition-penalty", "X", NUMBER, RUN | CHAT, 0.01, 100,
-                           "divide positive logits of tokens in prompt and answer by X, multiply others (1: off)"},
+    [PM_OPT_REPETITION] =
+        {"--repetition-penalty", "X", NUMBER, RUN | CHAT, 0.01, 100,
+         "divide positive logits of tokens so far by X, multiply others (1: off; default: the model's)"},
     [PM_OPT_PRESENCE] = {"--presence-penalty", "X", NUMBER, RUN | CHAT, -2, 2,
                          "subtract X from the logits of tokens in the answer (0: off)"},
     [PM_OPT_FREQUENCY] = {"--frequency-penalty", "X", NUMBER, RUN | CHAT, -2, 2,
@@ -62,7 +63,7 @@ static const struct option {
     [PM_OPT_SEED] = {"--seed", "N", INTEGER, RUN | CHAT, 0, 0, "make sampling repeatable (default: a random seed)"},
     [PM_OPT_STOP] = {"--stop", "TEXT", LIST, RUN | CHAT, 0, 0, "end an answer before TEXT; may be repeated"},
     [PM_OPT_CONTEXTS] = {"--contexts", "LIST", NUMBERS, BENCH, 0, 0,
-                         "measure after so many tokens (default: 0,512,2048, as far as the model goes)"},
+                         "measure after so many tokens (default: 0,512,2048, each at most the model's limit less 512)"},
     [PM_OPT_REPEAT] = {"--repeat", "N", INTEGER, BENCH, 1, 1000,
                        "measure everything N times and report medians (default: 5)"},
     [PM_OPT_OPS] = {"--ops", NULL, FLAG, BENCH, 0, 0, "tell the operations of a step apart"},
@@ -70,15 +71,15 @@ static const struct option {
     [PM_OPT_STRIDE] = {"--stride", "N", INTEGER, PERPLEXITY, 1, INT_MAX,
                        "tokens from one window of --ctx tokens to the next (default: half a window)"},
     [PM_OPT_CTX] = {"--ctx", "N", INTEGER, ALL, 1, INT_MAX,
-                    "most tokens of prompt and answer together (default: the model's limit)"},
+                    "most tokens of prompt and answer; the answer gets one at least (default: the model's limit)"},
     [PM_OPT_KV_TYPE] = {"--kv-type", "f16|f32", CHOICE, ALL, 0, 0,
                         "element type of the attention cache (default: f16)"},
     [PM_OPT_THREADS] = {"--threads", "N", INTEGER, RUN | CHAT | BENCH | PERPLEXITY, 1, 1024,
                         "threads (default: one per physical core)"},
     [PM_OPT_VERBOSE] = {"--verbose", NULL, FLAG, RUN | CHAT | PERPLEXITY, 0, 0,
-                        "say on stderr what was loaded, the seed, and timings"},
+                        "say on stderr what was loaded, what is not applied, the seed, and timings"},
     [PM_OPT_VERSION] = {"--version", NULL, FLAG, ALL, 0, 0, "print the version"},
-    [PM_OPT_HELP] = {"--help", NULL, FLAG, ALL, 0, 0, "print this help"},
+    [PM_OPT_HELP] = {"--help", NULL, FLAG, ALL, 0, 0, "print this help (also: -h)"},
 };
 
 static const struct command {
@@ -88,7 +89,7 @@ static const struct command {
 } commands[PM_COMMANDS] = {
     [PM_RUN] = {"run", "[MODEL] [PROMPT]", 2, "answer one prompt; a PROMPT of - is read from stdin"},
     [PM_CHAT] = {"chat", "[MODEL]", 1, "hold a conversation; Ctrl-C ends an answer, Ctrl-D the conversation"},
-    [PM_INSPECT] = {"inspect", "MODEL", 1, "say whether a checkpoint can be run and what memory it takes"},
+    [PM_INSPECT] = {"inspect", "[MODEL]", 1, "say whether a checkpoint can be run and what memory it takes"},
     [PM_BENCH] = {"bench", "[MODEL]", 1, "measure how fast a model runs and how far that is from the machine's limit"},
     [PM_PERPLEXITY] = {"perplexity", "[MODEL] FILE", 2, "say how well a model foresees a text; a FILE of - is stdin"},
 };
@@ -242,7 +243,7 @@ static int set_value(pm_args *args, pm_option id, const char *text)
 /* Parses the option at argv[*i], moving *i over a value in the next word; an exit code. */
 static int parse_option(pm_args *args, int argc, char **argv, int *i)
 {
-    char *word = argv[*i];
+    const char *word = strcmp(argv[*i], "-h") == 0 ? "--help" : argv[*i];
     const char *equals = strchr(word, '=');
     size_t len = equals ? (size_t)(equals - word) : strlen(word);
     int id = 0;
@@ -262,24 +263,34 @@ static int parse_option(pm_args *args, int argc, char **argv, int *i)
     return set_value(args, (pm_option)id, argv[++*i]);
 }
 
-/* The first word of the command line: a command, --help or --version. */
+static int find_command(pm_args *args, const char *name)
+{
+    for (int c = 0; c < PM_COMMANDS; c++) {
+        if (strcmp(name, commands[c].name) == 0) {
+            args->command = (pm_command)c;
+            args->has_command = true;
+            pm_cli_usage_of(commands[c].name);
+            return PM_EXIT_OK;
+        }
+    }
+    return pm_cli_usage("unknown command '%s'; there are run, chat, inspect, bench and perplexity", name);
+}
+
+/* The first word of the command line: a command, help, --help or --version. */
 static int parse_command(pm_args *args, int argc, char **argv)
 {
     if (argc < 2)
         return pm_cli_usage("say what to do, such as: polymath run \"What is a dog?\"");
-    if (argv[1][0] == '-') {
-        if (argc > 2 || (strcmp(argv[1], "--help") != 0 && strcmp(argv[1], "--version") != 0))
-            return pm_cli_usage("the first word is a command: run, chat, inspect, bench or perplexity");
-        return PM_EXIT_OK;
+    if (strcmp(argv[1], "help") == 0 && argc <= 3) {
+        args->value[PM_OPT_HELP].given = true;
+        return argc == 3 ? find_command(args, argv[2]) : PM_EXIT_OK;
     }
-    for (int c = 0; c < PM_COMMANDS; c++) {
-        if (strcmp(argv[1], commands[c].name) == 0) {
-            args->command = (pm_command)c;
-            args->has_command = true;
-            return PM_EXIT_OK;
-        }
-    }
-    return pm_cli_usage("unknown command '%s'; there are run, chat, inspect, bench and perplexity", argv[1]);
+    if (argv[1][0] != '-')
+        return find_command(args, argv[1]);
+    bool question = strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "--version") == 0;
+    if (argc > 2 || !question)
+        return pm_cli_usage("the first word is a command: run, chat, inspect, bench or perplexity");
+    return PM_EXIT_OK;
 }
 
 /* What the words of a command mean only together; an exit code. */
@@ -295,9 +306,11 @@ static int check_together(const pm_args *args)
         return pm_cli_usage("--xtc-threshold needs --xtc-probability");
     if (value[PM_OPT_TOP_LOGPROBS].given && !value[PM_OPT_JSON].given)
         return pm_cli_usage("--top-logprobs needs --json");
-    if (args->n_words > commands[args->command].max_words)
-        return pm_cli_usage("'%s' is one word too many; a PROMPT of several words goes in quotes",
-                            args->words[commands[args->command].max_words]);
+    const struct command *command = &commands[args->command];
+    if (args->n_words > command->max_words)
+        return pm_cli_usage("'%s' is one word too many for 'polymath %s %s'%s", args->words[command->max_words],
+                            command->name, command->words,
+                            args->command == PM_RUN ? "; a PROMPT of several words goes in quotes" : "");
     return PM_EXIT_OK;
 }
 
@@ -369,7 +382,7 @@ void pm_args_help(const pm_args *args)
         printf("\nA single word that is an existing directory is the MODEL, any other the PROMPT. '--' ends the "
                "options.\n");
     bool answers = args->command == PM_RUN || args->command == PM_CHAT;
-    if (args->command != PM_INSPECT)
-        printf("%sMODEL left out is the bundled model.%s\n", args->command == PM_BENCH ? "\n" : "",
-               answers ? " Defaults come from the model's generation_config.json." : "");
+    bool alone = args->command == PM_INSPECT || args->command == PM_BENCH;
+    printf("%sMODEL left out is the bundled model.%s\n", alone ? "\n" : "",
+           answers ? " Defaults come from the model's generation_config.json." : "");
 }

@@ -19,13 +19,20 @@ int pm_cli_fail(const char *format, ...)
     return PM_EXIT_FAILED;
 }
 
+static const char *usage_of; /* the command whose --help is hinted at */
+
+void pm_cli_usage_of(const char *command)
+{
+    usage_of = command;
+}
+
 int pm_cli_usage(const char *format, ...)
 {
     va_list list;
     va_start(list, format);
     fputs("polymath: ", stderr);
     vfprintf(stderr, format, list);
-    fputs(" (see 'polymath --help')\n", stderr);
+    fprintf(stderr, " (see 'polymath %s%s--help')\n", usage_of ? usage_of : "", usage_of ? " " : "");
     va_end(list);
     return PM_EXIT_USAGE;
 }

@@ -22,49 +22,6 @@ static int open_settings(const char *dir, const char *name, json_t **out, pm_err
     return status;
 }
 
-/* The number called `name`; `value` stays when it is absent or null. */
-static int read_number(const json_t *settings, const char *name, double min, double max, double *value, pm_error *err)
-{
-    const json_t *field = json_object_get(settings, name);
-    double number;
-    if (!field || json_is_null(field))
-        return PM_OK;
-    if (!pm_json_number(field, &number) || !(number >= min && number <= max))
-        return pm_fail(err, PM_ERR_FORMAT, "generation_config.json: %s is not a number between %g and %g", name, min,
-                       max);
-    *value = number;
-    return PM_OK;
-}
-
-/* The model's defaults. What the file leaves out is as in Hugging Face: temperature 1, top-k 50. An answer is greedy
- * unless the file says do_sample, or leaves that out and gives a temperature. */
-static int read_sampling(const json_t *settings, pm_sampling *out, pm_error *err)
-{
-    double temperature = 1, top_k = 50, top_p = 1, min_p = 0, repetition = 1;
-    const json_t *sample = json_object_get(settings, "do_sample"), *given = json_object_get(settings, "temperature");
-    if (sample && !json_is_boolean(sample) && !json_is_null(sample))
-        return pm_fail(err, PM_ERR_FORMAT, "generation_config.json: do_sample is neither true nor false");
-    int status = read_number(settings, "temperature", 0, 1e6, &temperature, err);
-    if (status == PM_OK)
-        status = read_number(settings, "top_k", 0, INT32_MAX, &top_k, err);
-    if (status == PM_OK)
-        status = read_number(settings, "top_p", 0, 1, &top_p, err);
-    if (status == PM_OK)
-        status = read_number(settings, "min_p", 0, 1, &min_p, err);
-    if (status == PM_OK)
-        status = read_number(settings, "repetition_penalty", 0.01, 100, &repetition, err);
-    if (status != PM_OK)
-        return status;
-    bool greedy = json_is_boolean(sample) ? json_is_false(sample) : !json_is_number(given);
-    *out = (pm_sampling){.temperature = greedy ? 0 : (float)temperature,
-                         .top_k = (int)top_k,
-                         .top_p = top_p > 0 ? (float)top_p : 1,
-                         .min_p = (float)min_p,
-                         .repetition_penalty = (float)repetition,
-                         .xtc_threshold = 0.1f};
-    return PM_OK;
-}
-
 /* The tokens that end an answer: those of both configs, and the tokenizer's. */
 static int read_stops(pm_engine *engine, const json_t *generation_config, pm_error *err)
 {
@@ -153,7 +110,7 @@ static int open_text(pm_engine *engine, const char *dir, pm_error *err)
     if (status == PM_OK)
         status = open_settings(dir, "tokenizer_config.json", &tokenizer_config, err);
     if (status == PM_OK)
-        status = read_sampling(generation_config, &engine->sampling, err);
+        status = pm_defaults_read(generation_config, &engine->defaults, err);
     if (status == PM_OK)
         status = read_stops(engine, generation_config, err);
     if (status == PM_OK)
@@ -286,6 +243,15 @@ static void count_cache(const pm_engine *engine, pm_info *info)
     info->state_bytes = states;
 }
 
+/* Adds to the notes which settings for answers are not applied. */
+static void note_unapplied(const pm_engine *engine, pm_info *info)
+{
+    size_t n = strlen(info->notes);
+    if (*engine->defaults.unapplied)
+        snprintf(info->notes + n, sizeof(info->notes) - n, "%sgeneration_config.json asks for what is not applied: %s",
+                 n ? "; " : "", engine->defaults.unapplied);
+}
+
 /* Adds to the notes which weights lie beside the checkpoint and are not read. */
 static void note_unread(const pm_engine *engine, pm_info *info)
 {
@@ -308,6 +274,7 @@ void pm_engine_info(const pm_engine *engine, pm_info *out)
     copy_string(out->model_type, sizeof(out->model_type), model_type);
     engine->backend->ops->describe(engine->backend, out->device, sizeof(out->device));
     count_cache(engine, out);
+    note_unapplied(engine, out);
     note_unread(engine, out);
 }
 
@@ -353,5 +320,10 @@ int pm_inspect(const char *dir, const pm_engine_options *options, pm_info *out, 
 
 void pm_engine_sampling(const pm_engine *engine, pm_sampling *out)
 {
-    *out = engine->sampling;
+    *out = engine->defaults.sampling;
+}
+
+size_t pm_engine_max_tokens(const pm_engine *engine)
+{
+    return engine->defaults.max_tokens;
 }

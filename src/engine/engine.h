@@ -4,6 +4,7 @@
 
 #include "backend/profile.h"
 #include "base/base.h"
+#include "engine/defaults.h"
 #include "files/checkpoint.h"
 #include "files/config.h"
 #include "model/model.h"
@@ -29,7 +30,7 @@ struct pm_engine {
     pm_token newline;               /* "\n" as one token, -1: there is none */
     pm_token *stops;                /* tokens that end an answer */
     size_t n_stops;
-    pm_sampling sampling; /* the model's defaults */
+    pm_defaults defaults; /* of answers */
 
     const pm_cache_spec *cache; /* the model's */
     int vocab, ctx, step_tokens;

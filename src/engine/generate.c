@@ -84,7 +84,7 @@ int pm_generate(pm_session *session, const pm_prompt *prompt, const pm_generate_
                 pm_error *err)
 {
     pm_engine *engine = session->engine;
-    pm_generate_options defaults = {.sampling = engine->sampling};
+    pm_generate_options defaults = {.sampling = engine->defaults.sampling, .max_tokens = engine->defaults.max_tokens};
     pm_run run = {.session = session, .options = options ? options : &defaults, .start = pm_now()};
     pm_generation_model model = {engine->tokenizer, engine->stops, engine->n_stops, engine->vocab, engine->newline};
     pm_error cause;

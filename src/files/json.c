@@ -83,6 +83,8 @@ static int parse(const char *what, const char *text, size_t len, pm_status code,
     }
     if (pm_json_no_memory(&json_err))
         return pm_fail_memory(err);
+    if (json_error_code(&json_err) == json_error_null_character)
+        return pm_fail(err, code, "%s, line %d: a text has a NUL character (\\u0000)", what, json_err.line);
     return pm_fail(err, code, "%s, line %d: %s", what, json_err.line, json_err.text);
 }
 

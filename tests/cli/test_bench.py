@@ -110,6 +110,10 @@ def test_table(polymath):
     assert shown == [(phase, n) for phase in ("decode", "prefill") for n in (0, 512, 1536)]
     assert sum(line[:1] == ["gated_delta"] for line in lines) == 6
     assert "nan" not in text and "from its cache" in text
+    head = next(line for line in text.splitlines() if "context" in line)
+    assert "GB/s   of limit  limited by" in head
+    end = head.index("of limit") + len("of limit")
+    assert all(line[end - 1] == "%" for line in text.splitlines() if line.startswith(("decode", "prefill")))
 
 
 def test_a_small_context(polymath):

@@ -19,6 +19,11 @@ def test_a_file_is_no_model(polymath, tmp_path):
     refused(call(polymath, "run", tmp_path / "file", "x"), 1, tmp_path / "file")
 
 
+@pytest.mark.parametrize("args", [["chat"], ["run", "--ids", "1,2"], ["inspect"], ["bench"]])
+def test_a_text_is_no_model(polymath, args):
+    refused(call(polymath, *args, "hello"), 1, "'hello' is not a directory, so it cannot be the MODEL")
+
+
 def test_no_config(polymath, tmp_path):
     refused(call(polymath, "run", tmp_path, "x"), 1, "config.json")
     refused(call(polymath, "inspect", tmp_path), 1, "config.json")
@@ -54,6 +59,13 @@ def test_inspect_gives_the_verdict(polymath, bundled, tmp_path, edit, word):
     verdict = next(line for line in done.stdout.decode().splitlines() if line.startswith("verdict"))
     assert (done.returncode, done.stderr) == (1, b"")
     assert word in verdict
+
+
+def test_inspect_without_a_model(polymath, bundled):
+    for flags in [], ["--json"]:
+        done = call(polymath, "inspect", *flags)
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert done.stdout == call(polymath, "inspect", *flags, bundled).stdout
 
 
 def test_inspect_as_json(polymath, bundled, tmp_path):
@@ -154,6 +166,18 @@ def test_stdin_that_is_not_utf8(polymath, text, offset):
     if offset == 3:
         done = call(polymath, "chat", input=text + b"\n")
         refused(done, 1, f"offset {offset}")
+
+
+def test_line_that_is_not_utf8(polymath):
+    done = call(polymath, "chat", input=b"What is a dog?\n\nWhat\xff\n")
+    assert (done.returncode, done.stdout.decode()) == (1, DOG + "\n")
+    assert done.stderr == b"polymath: line 3: not UTF-8 at byte offset 4\n"
+
+
+def test_prompt_with_a_nul_byte(polymath):
+    refused(call(polymath, "run", "-", input=b"ab\0c"), 1, "the prompt on stdin: has a NUL byte at offset 2")
+    refused(call(polymath, "chat", input=b"\nabc\0\n"), 1, "line 2: has a NUL byte at offset 3")
+    assert call(polymath, "run", "--raw", "-", input=b"ab\0c").returncode == 0
 
 
 def test_words_that_are_not_utf8(polymath):

@@ -61,7 +61,7 @@ def test_json_schema(polymath):
         assert list(entry) == ["id", "token", "logprob", "top"]
         assert entry["id"] == id
         assert len(entry["top"]) == 3
-        assert entry["top"][0] == {"id": id, "logprob": entry["logprob"]}  # greedy: the likeliest
+        assert entry["top"][0] == {key: entry[key] for key in ("id", "token", "logprob")}  # greedy: the likeliest
         likely = [top["logprob"] for top in entry["top"]]
         assert likely == sorted(likely, reverse=True) and likely[0] <= 0
     timings = result["timings"]
@@ -216,6 +216,22 @@ def test_defaults_come_from_generation_config(polymath, bundled, tmp_path):
     assert answer(polymath, "--temperature", "0", hot, "What is a dog?") == DOG  # flags win
 
 
+def test_max_new_tokens_of_the_model(polymath, bundled, tmp_path):
+    model = copy_model(bundled, tmp_path / "model", generation_config=lambda c: c.update(max_new_tokens=3))
+    result = as_json(polymath, model, "What is a dog?")
+    assert len(result["output_ids"]) == 3 and result["finish_reason"] == "length"
+    assert len(as_json(polymath, "--max-tokens", "5", model, "What is a dog?")["output_ids"]) == 5  # flags win
+
+
+def test_settings_that_are_not_applied_are_told(polymath, bundled, tmp_path):
+    settings = {"num_beams": 4, "typical_p": 1.0, "penalty_alpha": None, "no_repeat_ngram_size": 3}
+    model = copy_model(bundled, tmp_path / "model", generation_config=lambda c: c.update(settings))
+    told = "generation_config.json asks for what is not applied: num_beams = 4, no_repeat_ngram_size = 3"
+    assert told in call(polymath, "run", "--verbose", model, "x").stderr.decode()
+    assert told in call(polymath, "inspect", model).stdout.decode()
+    assert call(polymath, "run", model, "x").stderr == b""
+
+
 def test_json_survives_ill_formed_output(polymath):
     result = as_json(polymath, "--seed", "3", "--temperature", "100", "--max-tokens", "400", "--top-logprobs", "0", "x")
     assert len(result["output_ids"]) >= 1
@@ -263,6 +279,6 @@ def test_bundled_model_is_found_beside_the_program_and_in_the_prefix(polymath, b
     program.parent.mkdir()
     shutil.copy(polymath, program)
     done = call(program, "run", "x")
-    assert done.returncode == 1 and b"the bundled model (models/default) was not found" in done.stderr
+    refused(done, 1, "bundled model was not found; looked for models/default,", "share/polymath", program.parent)
     shutil.copytree(bundled, tmp_path / layout)
     assert answer(program, "What is a dog?", cwd="/") == DOG

@@ -165,3 +165,72 @@ def test_chat_commands(polymath, tmp_path):
         terminal.wait_for(b"> ")
         terminal.type(b"\x04")
         assert terminal.exit_code() == 0
+
+
+def test_prompt_from_a_terminal(polymath):
+    """One Ctrl-D ends it."""
+    for flags in [], ["--raw"]:
+        with Terminal(polymath, "run", *flags, "--max-tokens", "3", "-") as terminal:
+            terminal.type(b"What is a dog?\n")
+            terminal.wait_for(b"What is a dog?\r\n")  # the echo
+            time.sleep(0.2)
+            terminal.type(b"\x04")
+            terminal.wait_for(b"tokens/s", 20)
+            assert terminal.exit_code() == 0
+
+
+def test_greeting_and_blank_lines(polymath):
+    with Terminal(polymath, "chat") as terminal:
+        terminal.wait_for(b": /help lists commands, Ctrl-D ends]\r\n")
+        for line in b"\n", b"  \t \n":
+            terminal.wait_for(b"> ")
+            terminal.type(line)
+        terminal.wait_for(b"> ")
+        terminal.type(b"/stats\n")
+        terminal.wait_for(b"messages      0")
+        terminal.wait_for(b"> ")
+        terminal.type(b"\x04")
+        assert terminal.exit_code() == 0
+
+
+def test_a_full_chat_can_go_on(polymath):
+    with Terminal(polymath, "chat", "--ctx", "40") as terminal:
+        terminal.wait_for(b"> ")
+        terminal.type(b"What is a dog?\n")
+        terminal.wait_for(b"tokens/s")
+        for _ in range(2):
+            terminal.wait_for(b"> ")
+            terminal.type(b"What is a dog and what is a cat and what is a bird?\n")
+            terminal.wait_for(b"more than the context of 40; /reset begins anew, and --ctx sets the limit")
+        terminal.wait_for(b"> ")
+        terminal.type(b"/reset\n")
+        terminal.wait_for(b"> ")
+        terminal.type(b"What is a dog?\n")
+        terminal.wait_for(DOG.encode())
+        terminal.wait_for(b"> ")
+        terminal.type(b"\x04")
+        assert terminal.exit_code() == 0
+
+
+def test_an_answer_that_fills_the_context(polymath):
+    with Terminal(polymath, "chat", "--ctx", "20") as terminal:
+        terminal.wait_for(b"> ")
+        terminal.type(b"What is a dog?\n")
+        terminal.wait_for(b"cut: the context is full, /reset begins anew]")
+    with Terminal(polymath, "run", "--max-tokens", "2", "What is a dog?") as terminal:
+        terminal.wait_for(b"cut at the limit of tokens]")
+        assert terminal.exit_code() == 0
+
+
+def test_sampling_options_without_sampling(polymath):
+    told = b"[sampling options have no effect at temperature 0]"
+    for flags, wanted in [
+        (["--top-k", "3"], True),
+        (["--temperature", "0", "--seed", "1"], True),
+        (["--temperature", "1", "--top-k", "1"], False),
+        (["--presence-penalty", "1"], False),
+    ]:
+        with Terminal(polymath, "run", *flags, "What is a dog?") as terminal:
+            assert terminal.exit_code() == 0
+            assert (told in terminal.output) == wanted, flags
+    assert subprocess.run([polymath, "run", "--top-k", "3", "x"], capture_output=True).stderr == b""

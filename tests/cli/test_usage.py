@@ -32,8 +32,10 @@ def every_option(polymath):
         (["--json"], ["run, chat, inspect, bench or perplexity"]),
         (["run"], ["PROMPT is missing"]),
         (["run", "a", "b", "c"], ["'c'", "quotes"]),
-        (["chat", "a", "b"], ["'b'"]),
-        (["inspect"], ["MODEL is missing"]),
+        (["chat", "a", "b"], ["'b' is one word too many for 'polymath chat [MODEL]' (see"]),
+        (["inspect", "a", "b"], ["'b' is one word too many for 'polymath inspect [MODEL]' (see"]),
+        (["help", "walk"], ["walk"]),
+        (["help", "run", "chat"], ["help"]),
         (["run", "--bogus", "x"], ["'--bogus'"]),
         (["run", "-x", "x"], ["'-x'"]),
         (["run", "--max-token=3", "x"], ["'--max-token'"]),
@@ -56,6 +58,23 @@ def every_option(polymath):
 )
 def test_usage_errors(polymath, args, words):
     refused(call(polymath, *args), 2, *words)
+
+
+def test_usage_errors_name_the_help_that_helps(polymath):
+    refused(call(polymath, "walk"), 2, "(see 'polymath --help')")
+    for command in COMMANDS:
+        refused(call(polymath, command, "--bogus", "x"), 2, f"(see 'polymath {command} --help')")
+
+
+def test_ways_to_ask_for_help(polymath):
+    for command in [], *([command] for command in COMMANDS):
+        want = call(polymath, *command, "--help")
+        assert want.returncode == 0 and want.stdout and not want.stderr
+        for args in [*command, "-h"], ["help", *command]:
+            done = call(polymath, *args)
+            assert (done.returncode, done.stdout, done.stderr) == (0, want.stdout, b""), args
+    want = call(polymath, "run", "--help").stdout
+    assert call(polymath, "run", "--seed", "1", "model", "prompt", "-h").stdout == want
 
 
 @pytest.mark.parametrize(

@@ -270,6 +270,10 @@ static void test_sampling_defaults(void **state)
                     SAMPLING(0.6f, 20, 0.95f, 0.01f, 1));
     assert_sampling(sampling_of("{\"do_sample\":null,\"temperature\":null,\"top_k\":null}"), SAMPLING(0, 50, 1, 0, 1));
     assert_sampling(sampling_of("{\"repetition_penalty\":1.05}"), SAMPLING(0, 50, 1, 0, 1.05f));
+    copy_edit("generation_config.json", "{\"max_new_tokens\":0}");
+    refused_dir(copy, "max_new_tokens");
+    copy_edit("generation_config.json", "{\"max_new_tokens\":\"many\"}");
+    refused_dir(copy, "max_new_tokens");
     copy_edit("generation_config.json", "{\"repetition_penalty\":0}");
     refused_dir(copy, "repetition_penalty");
     copy_edit("generation_config.json", "{\"top_p\":1.5}");
@@ -278,6 +282,63 @@ static void test_sampling_defaults(void **state)
     refused_dir(copy, "do_sample");
     copy_edit("generation_config.json", "{");
     refused_dir(copy, "generation_config.json");
+    copy_remove();
+}
+
+/* max_new_tokens is given back, and is what pm_generate without options keeps to. */
+static void test_max_tokens_default(void **state)
+{
+    (void)state;
+    pm_engine_options options = {.threads = 1};
+    pm_prompt prompt = {0};
+    pm_result result = {0};
+    pm_session *session;
+    pm_error err;
+    copy_model();
+    for (int n = 0; n <= 2; n++) {
+        copy_edit("generation_config.json", n == 2   ? "{\"max_new_tokens\":2}"
+                                            : n == 1 ? "{\"max_new_tokens\":1}"
+                                                     : "{\"max_new_tokens\":null}");
+        pm_engine *opened = open_engine(copy, &options);
+        assert_int_equal(pm_engine_max_tokens(opened), n);
+        if (n) {
+            assert_int_equal(pm_session_new(&session, opened, &err), PM_OK);
+            assert_int_equal(pm_ids_prompt(opened, (pm_token[]){1, 5, 9}, 3, &prompt, &err), PM_OK);
+            assert_int_equal(pm_generate(session, &prompt, NULL, &result, &err), PM_OK);
+            assert_int_equal(result.n, n);
+            pm_result_free(&result);
+            pm_prompt_free(&prompt);
+            pm_session_free(session);
+        }
+        pm_engine_close(opened);
+    }
+    copy_remove();
+}
+
+/* Settings that would change the answers and are not applied are in the notes; those that are off are not. */
+static void test_unapplied_settings(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *config, *note;
+    } cases[] = {
+        {"{\"num_beams\":1,\"typical_p\":1.0,\"epsilon_cutoff\":0.0,\"penalty_alpha\":null,\"bad_words_ids\":[],"
+         "\"guidance_scale\":1,\"sequence_bias\":{},\"watermarking_config\":null}",
+         NULL},
+        {"{\"num_beams\":4,\"typical_p\":0.9}", ": num_beams = 4, typical_p = 0.9"},
+        {"{\"penalty_alpha\":0.6,\"bad_words_ids\":[[1]]}", ": penalty_alpha = 0.6, bad_words_ids"},
+        {"{\"forced_bos_token_id\":0}", ": forced_bos_token_id = 0"},
+        {"{\"stop_strings\":\"x\"}", ": stop_strings"},
+    };
+    copy_model();
+    for (size_t i = 0; i < PM_COUNT(cases); i++) {
+        pm_info info;
+        copy_edit("generation_config.json", cases[i].config);
+        assert_int_equal(pm_inspect(copy, NULL, &info, NULL), PM_OK);
+        const char *found = strstr(info.notes, "generation_config.json asks for what is not applied");
+        if (!cases[i].note != !found || (found && !strstr(found, cases[i].note)))
+            fail_msg("%s: the notes are \"%s\"", cases[i].config, info.notes);
+    }
     copy_remove();
 }
 
@@ -752,16 +813,28 @@ static void test_cancel(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_options),         cmocka_unit_test(test_missing_directory),
-        cmocka_unit_test(test_load_progress),   cmocka_unit_test(test_info),
-        cmocka_unit_test(test_inspect_refused), cmocka_unit_test(test_sampling_defaults),
-        cmocka_unit_test(test_chat_prompt),     cmocka_unit_test(test_control_strings_are_text),
-        cmocka_unit_test(test_no_template),     cmocka_unit_test(test_bos),
-        cmocka_unit_test(test_named_tokens),    cmocka_unit_test(test_raw_prompts),
-        cmocka_unit_test(test_answer),          cmocka_unit_test(test_one_token_prompt),
-        cmocka_unit_test(test_max_tokens),      cmocka_unit_test(test_full_context),
-        cmocka_unit_test(test_stop_set),        cmocka_unit_test(test_stop_strings),
-        cmocka_unit_test(test_logprobs),        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_options),
+        cmocka_unit_test(test_missing_directory),
+        cmocka_unit_test(test_load_progress),
+        cmocka_unit_test(test_info),
+        cmocka_unit_test(test_inspect_refused),
+        cmocka_unit_test(test_sampling_defaults),
+        cmocka_unit_test(test_max_tokens_default),
+        cmocka_unit_test(test_unapplied_settings),
+        cmocka_unit_test(test_chat_prompt),
+        cmocka_unit_test(test_control_strings_are_text),
+        cmocka_unit_test(test_no_template),
+        cmocka_unit_test(test_bos),
+        cmocka_unit_test(test_named_tokens),
+        cmocka_unit_test(test_raw_prompts),
+        cmocka_unit_test(test_answer),
+        cmocka_unit_test(test_one_token_prompt),
+        cmocka_unit_test(test_max_tokens),
+        cmocka_unit_test(test_full_context),
+        cmocka_unit_test(test_stop_set),
+        cmocka_unit_test(test_stop_strings),
+        cmocka_unit_test(test_logprobs),
+        cmocka_unit_test(test_cancel),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
