@@ -125,6 +125,9 @@ int pm_check_message(const char *what, const char *text, size_t len);
  * source tree, or in the install prefix. An exit code; *out points to `given` or to bundled[size]. */
 int pm_find_model(const char *given, char *bundled, size_t size, const char **out);
 
+/* PM_EXIT_OK when `dir` is a directory; otherwise says that it cannot be the MODEL. */
+int pm_check_model(const char *dir);
+
 bool pm_is_directory(const char *path);
 
 /* ---- answer.c: what run and chat have in common ---- */

@@ -53,6 +53,9 @@ static int read_request(const pm_args *args, struct request *out)
             return pm_cli_usage("'%s' is a directory and so the MODEL; a PROMPT is missing", out->model);
         return pm_cli_usage("a PROMPT is missing, such as: polymath run \"What is a dog?\"; - reads it from stdin");
     }
+    int code = out->model ? pm_check_model(out->model) : PM_EXIT_OK; /* before stdin is read */
+    if (code != PM_EXIT_OK)
+        return code;
     return read_prompt(args->words[args->n_words - 1], args->value[PM_OPT_RAW].given, out);
 }
 

@@ -131,11 +131,13 @@ static int find_bundled(char *out, size_t size)
                        places[0], places[1], places[2], folder);
 }
 
+int pm_check_model(const char *dir)
+{
+    return pm_is_directory(dir) ? PM_EXIT_OK : pm_cli_fail("'%s' is not a directory, so it cannot be the MODEL", dir);
+}
+
 int pm_find_model(const char *given, char *bundled, size_t size, const char **out)
 {
     *out = given ? given : bundled;
-    if (!given)
-        return find_bundled(bundled, size);
-    return pm_is_directory(given) ? PM_EXIT_OK
-                                  : pm_cli_fail("'%s' is not a directory, so it cannot be the MODEL", given);
+    return given ? pm_check_model(given) : find_bundled(bundled, size);
 }

@@ -24,6 +24,10 @@ def test_a_text_is_no_model(polymath, args):
     refused(call(polymath, *args, "hello"), 1, "'hello' is not a directory, so it cannot be the MODEL")
 
 
+def test_the_model_is_looked_for_before_stdin_is_read(polymath):
+    refused(call(polymath, "run", "hello", "-", input=b""), 1, "'hello' is not a directory")
+
+
 def test_no_config(polymath, tmp_path):
     refused(call(polymath, "run", tmp_path, "x"), 1, "config.json")
     refused(call(polymath, "inspect", tmp_path), 1, "config.json")

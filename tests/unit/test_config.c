@@ -84,7 +84,7 @@ static void test_json_bad_files(void **state)
         {"{\"a\": \"\xff\"}", "line 1"},
         {"{\"a\": \"\xed\xa0\x80\"}", "line 1"},
         {"{\"a\": \"\\ud800\"}", "line 1"},
-        {"{\"a\": \"x\\u0000y\"}", "line 1"},
+        {"{\"a\": \"x\\u0000y\"}", "line 1: a text has a NUL character"},
         {"{\"x\\u0000y\": 1}", "line 1"},
         {"{\"a\": 99999999999999999999}", "line 1"},
         {"{\"a\": NaNs}", "line 1"},
