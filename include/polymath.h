@@ -20,6 +20,9 @@
  * Functions that can fail return PM_OK (0) or a negative pm_status and fill `err` (which may be NULL) with one sentence
  * that names the file, tensor or field. On failure outputs are untouched. The library never exits, aborts or prints.
  *
+ * Files: weights stay mapped. A file that becomes shorter is an error of the next call; while a call is reading it the
+ * kernel sends SIGBUS, which is the program's to handle.
+ *
  * Threads: one thread at a time per engine (its sessions included); pm_session_cancel may be called from any thread and
  * from a signal handler. Text is UTF-8 with explicit lengths; JSON crosses as text. */
 #ifndef POLYMATH_H

@@ -62,6 +62,8 @@ uint64_t pm_hash_value(const pm_hash *hash);
 /* Reads a whole regular file of at most `max` bytes into an empty buffer. */
 int pm_read_file(const char *path, size_t max, pm_buf *out, pm_error *err);
 bool pm_is_file(const char *path);
+/* False only when nothing has this name: a link that leads nowhere is there, and reading it is an error. */
+bool pm_is_there(const char *path);
 
 /* ---- the machine ---- */
 

@@ -223,6 +223,10 @@ static int start_workers(pm_pool *pool, pm_error *err)
     sigset_t all, before;
     int code = 0;
     sigfillset(&all);
+    static const int faults[] = {SIGBUS, SIGSEGV, SIGFPE,
+                                 SIGILL}; /* a worker's own, which the process may want to handle */
+    for (size_t i = 0; i < PM_COUNT(faults); i++)
+        sigdelset(&all, faults[i]);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     for (int i = 0; i < pool->threads - 1 && !code; i++) {
         pool->seats[i] = (struct pool_seat){pool, i + 1};

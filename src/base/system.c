@@ -57,6 +57,12 @@ bool pm_is_file(const char *path)
     return stat(path, &st) == 0 && S_ISREG(st.st_mode);
 }
 
+bool pm_is_there(const char *path)
+{
+    struct stat st;
+    return lstat(path, &st) == 0 || errno != ENOENT;
+}
+
 double pm_now(void)
 {
     struct timespec t;

@@ -1,6 +1,7 @@
 /* stderr, stdout, progress lines, Ctrl-C and the clock. */
 #include "cli.h"
 
+#include <ctype.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -8,13 +9,22 @@
 #include <time.h>
 #include <unistd.h>
 
+/* "polymath: ", the sentence (what it quotes may hold control characters, which are shown as '?') and `hint`. */
+static void complain(const char *format, va_list list, const char *hint)
+{
+    char sentence[2048];
+    vsnprintf(sentence, sizeof(sentence), format, list);
+    for (char *c = sentence; *c; c++)
+        if (iscntrl((unsigned char)*c))
+            *c = '?';
+    fprintf(stderr, "polymath: %s%s\n", sentence, hint);
+}
+
 int pm_cli_fail(const char *format, ...)
 {
     va_list list;
     va_start(list, format);
-    fputs("polymath: ", stderr);
-    vfprintf(stderr, format, list);
-    fputc('\n', stderr);
+    complain(format, list, "");
     va_end(list);
     return PM_EXIT_FAILED;
 }
@@ -28,11 +38,11 @@ void pm_cli_usage_of(const char *command)
 
 int pm_cli_usage(const char *format, ...)
 {
+    char hint[64];
     va_list list;
+    snprintf(hint, sizeof(hint), " (see 'polymath %s%s--help')", usage_of ? usage_of : "", usage_of ? " " : "");
     va_start(list, format);
-    fputs("polymath: ", stderr);
-    vfprintf(stderr, format, list);
-    fprintf(stderr, " (see 'polymath %s%s--help')\n", usage_of ? usage_of : "", usage_of ? " " : "");
+    complain(format, list, hint);
     va_end(list);
     return PM_EXIT_USAGE;
 }

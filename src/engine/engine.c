@@ -16,7 +16,7 @@ static int open_settings(const char *dir, const char *name, json_t **out, pm_err
     int status = PM_OK;
     if (pm_buf_printf(&path, "%s/%s", dir, name) != PM_OK)
         status = pm_fail_memory(err);
-    else if (pm_is_file(path.data))
+    else if (pm_is_there(path.data))
         status = pm_json_file(path.data, SETTINGS_FILE_MAX, out, err);
     pm_buf_free(&path);
     return status;
@@ -126,8 +126,10 @@ static int open_text(pm_engine *engine, const char *dir, pm_error *err)
 
 /* ---- open and close ---- */
 
-static int check_options(const pm_engine_options *options, pm_error *err)
+static int check_options(const char *dir, const pm_engine_options *options, pm_error *err)
 {
+    if (!dir || !*dir)
+        return pm_fail(err, PM_ERR_INVALID, "the model's directory has no name");
     if (options->threads < 0)
         return pm_fail(err, PM_ERR_INVALID, "threads is %d, less than 0", options->threads);
     if (options->ctx < 0)
@@ -137,6 +139,8 @@ static int check_options(const pm_engine_options *options, pm_error *err)
                        PM_STEP_TOKENS_MAX);
     if (options->kv_type != PM_KV_F16 && options->kv_type != PM_KV_F32)
         return pm_fail(err, PM_ERR_INVALID, "kv_type is %d, not one of pm_kv_type", (int)options->kv_type);
+    if ((unsigned)options->simd > PM_SIMD_AVX512)
+        return pm_fail(err, PM_ERR_INVALID, "simd is %d, not one of pm_simd", (int)options->simd);
     return PM_OK;
 }
 
@@ -181,7 +185,7 @@ int pm_engine_open(pm_engine **out, const char *dir, const pm_engine_options *op
 {
     pm_engine_options defaults = {0};
     options = options ? options : &defaults;
-    int status = check_options(options, err);
+    int status = check_options(dir, options, err);
     if (status != PM_OK)
         return status;
     pm_engine *engine = calloc(1, sizeof(*engine));
@@ -296,7 +300,7 @@ int pm_inspect(const char *dir, const pm_engine_options *options, pm_info *out, 
     pm_engine *engine = NULL;
     pm_config *config = NULL;
     pm_error refusal;
-    int status = check_options(&cheap, err);
+    int status = check_options(dir, &cheap, err);
     if (status == PM_OK)
         status = pm_config_open(&config, dir, err);
     if (status != PM_OK)

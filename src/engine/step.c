@@ -161,9 +161,9 @@ static int accept(pm_engine *engine, const pm_work *work, int i, pm_error *err)
         return pm_fail(err, PM_ERR_INVALID, "the session of work %d is in the same call twice", i);
     if (!work->tokens || work->n == 0)
         return pm_fail(err, PM_ERR_INVALID, "work %d has no tokens", i);
-    int status = pm_engine_check_ids(engine, work->tokens, work->n, err);
+    int status = pm_session_reserve(session, work->n, err);
     if (status == PM_OK)
-        status = pm_session_reserve(session, work->n, err);
+        status = pm_engine_check_ids(engine, work->tokens, work->n, err);
     if (status != PM_OK)
         return status;
     session->task = (pm_task){.tokens = work->tokens, .n = work->n, .logits = work->logits, .listed = true};

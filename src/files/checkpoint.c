@@ -100,6 +100,7 @@ static int read_header(shard *s, json_t **out, pm_error *err)
     char *text = NULL;
     json_t *root = NULL;
     json_error_t json_err;
+    bool no_memory;
     uint64_t len = 0;
     if (s->size < sizeof(prefix))
         return pm_fail(err, PM_ERR_FORMAT, "%s has %zu bytes, too few for a safetensors header", s->path, s->size);
@@ -125,13 +126,12 @@ static int read_header(shard *s, json_t **out, pm_error *err)
         status = pm_fail(err, PM_ERR_FORMAT, "the header of %s does not begin with '{'", s->path);
         goto done;
     }
-    root = json_loadb(text, (size_t)len, JSON_REJECT_DUPLICATES, &json_err);
+    root = pm_json_load(text, (size_t)len, JSON_REJECT_DUPLICATES, &json_err, &no_memory);
     if (root)
         *out = root;
     else
-        status = pm_json_no_memory(&json_err)
-                     ? pm_fail_memory(err)
-                     : pm_fail(err, PM_ERR_FORMAT, "the header of %s is not valid: %s", s->path, json_err.text);
+        status = no_memory ? pm_fail_memory(err)
+                           : pm_fail(err, PM_ERR_FORMAT, "the header of %s is not valid: %s", s->path, json_err.text);
 done:
     free(text);
     return status;

@@ -21,8 +21,8 @@ int pm_json_file(const char *path, size_t max, json_t **out, pm_error *err);
 /* The same for text that came from a caller; `what` names it in messages ("messages"). Any top-level value. */
 int pm_json_text(const char *what, const char *text, size_t len, json_t **out, pm_error *err);
 
-/* True when a json_load function failed for want of memory and not because of the text. */
-bool pm_json_no_memory(const json_error_t *json_err);
+/* json_loadb, and when it fails whether that was for want of memory and not because of the text. */
+json_t *pm_json_load(const char *text, size_t len, size_t flags, json_error_t *json_err, bool *no_memory);
 
 int pm_config_open(pm_config **out, const char *dir, pm_error *err);
 void pm_config_close(pm_config *config);

@@ -1,5 +1,6 @@
 /* JSON files and texts, through jansson. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "files/config.h"
@@ -58,10 +59,24 @@ static int quote_bare(const char *text, size_t len, pm_buf *out)
     return copied ? pm_buf_add(out, text + copied, len - copied) : PM_OK;
 }
 
-/* jansson fails without a word where an allocation of its own failed. */
-bool pm_json_no_memory(const json_error_t *json_err)
+/* jansson reports an allocation of its own that failed as nothing at all or as a fault in the text. A real fault is
+ * there again at the second reading, with memory to spare. */
+json_t *pm_json_load(const char *text, size_t len, size_t flags, json_error_t *json_err, bool *no_memory)
 {
-    return !*json_err->text;
+    enum { SPARE = 1 << 16 };
+    json_error_t again;
+    *no_memory = false;
+    json_t *root = json_loadb(text, len, flags, json_err);
+    if (root)
+        return root;
+    void *spare = malloc(len + SPARE);
+    root = spare ? json_loadb(text, len, flags, &again) : NULL;
+    free(spare);
+    if (root)
+        return root;
+    *no_memory =
+        !spare || !*again.text || again.position != json_err->position || strcmp(again.text, json_err->text) != 0;
+    return root;
 }
 
 /* Parses text; a fault in it is `code`, with `what` and the line in the message. jansson limits the depth, checks UTF-8
@@ -74,14 +89,15 @@ static int parse(const char *what, const char *text, size_t len, pm_status code,
         pm_buf_free(&quoted);
         return pm_fail_memory(err);
     }
-    json_t *root = json_loadb(quoted.data ? quoted.data : text, quoted.data ? quoted.len : len,
-                              JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &json_err);
+    bool no_memory;
+    json_t *root = pm_json_load(quoted.data ? quoted.data : text, quoted.data ? quoted.len : len,
+                                JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &json_err, &no_memory);
     pm_buf_free(&quoted);
     if (root) {
         *out = root;
         return PM_OK;
     }
-    if (pm_json_no_memory(&json_err))
+    if (no_memory)
         return pm_fail_memory(err);
     if (json_error_code(&json_err) == json_error_null_character)
         return pm_fail(err, code, "%s, line %d: a text has a NUL character (\\u0000)", what, json_err.line);

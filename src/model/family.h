@@ -5,8 +5,8 @@
 #include "model/model.h"
 #include "model/weights.h"
 
-/* A config field that changes the maths and the values that the family computes: JSON scalars separated by '|'; a list
- * may hold only these. NULL: the family reads the field itself. Absent and null are always allowed here. */
+/* A config field that changes the maths and the values that the family computes: JSON scalars separated by '|'; after a
+ * '[' those that a list may hold. NULL: the family reads the field itself. Absent and null are always allowed here. */
 typedef struct pm_gate_rule {
     const char *field, *allowed;
 } pm_gate_rule;

@@ -15,7 +15,7 @@ static const pm_gate_rule common[] = {
     {"rope_parameters.type", "default"},
     {"rope_scaling.rope_type", "default"},
     {"rope_scaling.type", "default"},
-    {"layer_types", "full_attention"},
+    {"layer_types", "[full_attention"},
     {"hidden_act", "silu|swish"},
     {"hidden_activation", "silu|swish"},
     {"attention_bias", "false"},
@@ -43,7 +43,7 @@ static const pm_gate_rule common[] = {
     {"scoring_func", "softmax"},
     {"routed_scaling_factor", "1"},
     {"first_k_dense_replace", "0"},
-    {"mlp_only_layers", ""},
+    {"mlp_only_layers", "["},
     {"decoder_sparse_step", "1"},
     {"swiglu_limit", ""},
     {"num_zero_experts", "0"},
@@ -96,16 +96,24 @@ static void spell(const json_t *value, char *out, size_t size)
         snprintf(out, size, "%s", json_is_object(value) ? "an object" : "a list");
 }
 
+/* `spelt` receives the value, or the first entry of a list, that is not allowed. */
 static bool allowed(const pm_gate_rule *rule, const json_t *value, char *spelt, size_t size)
 {
     size_t i;
     const json_t *item;
-    if (json_is_array(value)) {
-        json_array_foreach(value, i, item) if (!allowed(rule, item, spelt, size)) return false;
-        return true;
-    }
+    bool list = *rule->allowed == '[';
     spell(value, spelt, size);
-    return listed(rule->allowed, '|', spelt);
+    if (!list)
+        return !json_is_array(value) && listed(rule->allowed, '|', spelt);
+    if (!json_is_array(value))
+        return false;
+    json_array_foreach(value, i, item)
+    {
+        spell(item, spelt, size);
+        if (!listed(rule->allowed + 1, '|', spelt))
+            return false;
+    }
+    return true;
 }
 
 static int check_rule(const pm_config *config, const char *model_type, const pm_gate_rule *rule, pm_error *err)
@@ -115,9 +123,10 @@ static int check_rule(const pm_config *config, const char *model_type, const pm_
     if (!value || !rule->allowed || allowed(rule, value, spelt, sizeof(spelt)))
         return PM_OK;
     size_t n = strlen(values);
-    for (const char *p = rule->allowed; *p && n < sizeof(values) - 1; p++)
-        n += (size_t)snprintf(values + n, sizeof(values) - n, "%s%.*s", p == rule->allowed ? ", " : "",
-                              *p == '|' ? 2 : 1, *p == '|' ? ", " : p);
+    const char *first = rule->allowed + (*rule->allowed == '[');
+    for (const char *p = first; *p && n < sizeof(values) - 1; p++)
+        n += (size_t)snprintf(values + n, sizeof(values) - n, "%s%.*s", p == first ? ", " : "", *p == '|' ? 2 : 1,
+                              *p == '|' ? ", " : p);
     return pm_fail(err, PM_ERR_UNSUPPORTED, "%s: family '%s' with %s = %s is not supported; supported: %s",
                    config->path, model_type, rule->field, spelt, values);
 }

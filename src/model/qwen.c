@@ -159,7 +159,7 @@ static int qwen3_5_moe_kind(const pm_model *model, int i, unsigned *kind, pm_err
 /* ---- gates ---- */
 
 static const pm_gate_rule qwen2_gate[] = {
-    {"layer_types", "full_attention|sliding_attention"},
+    {"layer_types", "[full_attention|sliding_attention"},
     {"use_sliding_window", "false|true"},
     {"sliding_window", NULL},
     PM_SCALED_ROPE,
@@ -167,7 +167,7 @@ static const pm_gate_rule qwen2_gate[] = {
 };
 
 static const pm_gate_rule qwen3_gate[] = {
-    {"layer_types", "full_attention|sliding_attention"},
+    {"layer_types", "[full_attention|sliding_attention"},
     {"use_sliding_window", "false|true"},
     {"sliding_window", NULL},
     {"attention_bias", "false|true"},
@@ -186,7 +186,7 @@ static const pm_gate_rule qwen3_moe_gate[] = {
 };
 
 static const pm_gate_rule qwen3_next_gate[] = {
-    {"layer_types", "linear_attention|full_attention"},
+    {"layer_types", "[linear_attention|full_attention"},
     {"attention_bias", "false|true"},
     {"mlp_only_layers", NULL},
     {"decoder_sparse_step", NULL},
@@ -194,7 +194,7 @@ static const pm_gate_rule qwen3_next_gate[] = {
 };
 
 static const pm_gate_rule qwen3_5_gate[] = {
-    {"layer_types", "linear_attention|full_attention"},
+    {"layer_types", "[linear_attention|full_attention"},
     {"attention_bias", "false|true"},
     {"attn_output_gate", "true"},
     {"norm_topk_prob", "true"}, /* the reference always normalises */

@@ -102,7 +102,7 @@ int pm_template_open(pm_template **out, const char *dir, bool tools, pm_error *e
     if (!path)
         return pm_fail_memory(err);
     snprintf(path, room, "%s/chat_template.jinja", dir);
-    if (pm_is_file(path)) {
+    if (pm_is_there(path)) {
         status = pm_read_file(path, TPL_MAX_SOURCE, &source, err);
         if (status == PM_OK)
             status = pm_template_new(out, path, source.data ? source.data : "", source.len, err);
@@ -110,7 +110,7 @@ int pm_template_open(pm_template **out, const char *dir, bool tools, pm_error *e
     }
     snprintf(path, room, "%s/tokenizer_config.json", dir);
     const json_t *text = NULL;
-    if (pm_is_file(path)) {
+    if (pm_is_there(path)) {
         if ((status = pm_json_file(path, 0, &config, err)) != PM_OK)
             goto done;
         text = json_object_get(config, "chat_template");

@@ -160,8 +160,8 @@ int pm_tokenizer_open(pm_tokenizer **out, const char *dir, pm_error *err)
     pm_tok_file file = {path.data, err}, config_file = {config_path.data, err};
     if ((status = load_file(tokenizer, &file)) != PM_OK)
         goto done;
-    if (pm_is_file(config_path.data) && ((status = pm_json_file(config_path.data, 0, &config, err)) != PM_OK ||
-                                         (status = pm_tok_load_config(tokenizer, &config_file, config)) != PM_OK))
+    if (pm_is_there(config_path.data) && ((status = pm_json_file(config_path.data, 0, &config, err)) != PM_OK ||
+                                          (status = pm_tok_load_config(tokenizer, &config_file, config)) != PM_OK))
         goto done;
     if ((status = pm_added_finish(&tokenizer->added, &tokenizer->normalizer, err)) != PM_OK ||
         (status = pm_vocab_finish(&tokenizer->vocab, &file)) != PM_OK)

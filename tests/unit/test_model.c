@@ -112,6 +112,16 @@ static void gelu(edit *e)
     json_object_set_new(text_config(e), "hidden_act", json_string("gelu"));
 }
 
+static void list_for_scalar(edit *e)
+{
+    json_object_set_new(text_config(e), "attn_output_gate", json_array());
+}
+
+static void scalar_for_list(edit *e)
+{
+    json_object_set_new(text_config(e), "layer_types", json_string("full_attention"));
+}
+
 static void window(edit *e)
 {
     json_object_set_new(text_config(e), "sliding_window", json_integer(128));
@@ -191,6 +201,11 @@ static const struct refusal {
      {"family 'bert' is not supported; supported: ", "qwen3_5_moe"}},
     {"no model_type", no_type, PM_ERR_FORMAT, {"config.json", "model_type is missing"}},
     {"another activation", gelu, PM_ERR_UNSUPPORTED, {"family 'qwen3_5_moe' with hidden_act = gelu", "silu, swish"}},
+    {"a list where a value belongs", list_for_scalar, PM_ERR_UNSUPPORTED, {"attn_output_gate = a list", "true"}},
+    {"a value where a list belongs",
+     scalar_for_list,
+     PM_ERR_UNSUPPORTED,
+     {"layer_types = full_attention", "linear_attention"}},
     {"a sliding window", window, PM_ERR_UNSUPPORTED, {"sliding_window = 128", "leaving it out"}},
     {"an unknown layer type", strange_layer, PM_ERR_UNSUPPORTED, {"layer_types = mamba", "full_attention"}},
     {"too few layer types", few_layer_types, PM_ERR_FORMAT, {"layer_types has 7 entries", "num_hidden_layers is 8"}},

@@ -101,11 +101,11 @@ static inline float pm_rsqrt(float x)
 }
 
 /* Below PM_EXP_MIN the result rounds to 0, above PM_EXP_MAX to infinity. */
-#define PM_EXP_MIN   -104.0f
+#define PM_EXP_MIN   (-104.0f)
 #define PM_EXP_MAX   89.0f
 #define PM_LOG2E     0x1.715476p+0f
 #define PM_LN2_HIGH  0x1.62e43p-1f /* ln 2 to f32; with fma x - n * PM_LN2_HIGH is exact */
-#define PM_LN2_LOW   -0x1.05c61p-29f
+#define PM_LN2_LOW   (-0x1.05c61p-29f)
 #define PM_ROUND_F32 12582912.0f /* 1.5 * 2^23: adding and taking it away rounds to an integer, ties to even */
 
 /* exp(r) = 1 + r (1 + r q(r)) for |r| <= ln(2) / 2; q fitted for the least relative error of exp, 5.3e-9. */
