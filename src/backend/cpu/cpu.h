@@ -84,7 +84,7 @@ typedef struct pm_measure_kernels {
 } pm_measure_kernels;
 
 #if defined(__x86_64__)
-extern const pm_measure_kernels pm_measure_avx2;
+extern const pm_measure_kernels pm_measure_avx2, pm_measure_avx512;
 #endif
 
 /* The tables of kernels for a level. */
