@@ -4,9 +4,9 @@
  * 64 products take two vpdpbusd, which adds exactly in 32 bits: 128 * 255 * 127 * 256 < 2^31. The integers of e2m1 have
  * 12 added to be unsigned, and 12 times the sum of x is taken away.
  *
- * One column: rows are streamed one at a time, since memory likes that best; four groups are reduced together into the
- * four lanes that are the four running sums. More columns: the bytes of 16 rows are laid out with a row a lane, so that
- * a group's sum needs no reduction, and serve all columns. */
+ * One column: rows are streamed one at a time, since memory likes that best; 16 groups are reduced together into a
+ * vector, and its quarters added in turn to the four running sums. More columns: the bytes of 16 rows are laid out with
+ * a row a lane, so that a group's sum needs no reduction, and serve all columns. */
 #if defined(__x86_64__)
 
 #include "backend/cpu/math.h"
@@ -64,34 +64,37 @@ INLINE __m512i unpack(int bits, bool e2m1, const uint8_t *p, int n)
 
 /* ---- scales ---- */
 
-/* n (1 to 4) scales or biases from the i-th, then zeros; nothing behind them is read. */
-INLINE __m128 load_scales(const void *scales, pm_scale_type type, size_t i, size_t n)
+/* n (1 to 16) scales or biases from the i-th, then zeros; nothing behind them is read. */
+INLINE __m512 load_scales(const void *scales, pm_scale_type type, size_t i, int n)
 {
-    __mmask8 mask = (__mmask8)((1 << n) - 1);
+    const __mmask16 mask = (__mmask16)first_lanes(n);
     if (type == PM_SCALE_F32)
-        return _mm_maskz_loadu_ps(mask, (const char *)scales + 4 * i);
-    __m128i half = _mm_maskz_loadu_epi16(mask, (const char *)scales + 2 * i);
+        return _mm512_maskz_loadu_ps(mask, (const char *)scales + 4 * i);
+    const char *p = (const char *)scales + 2 * i;
+    __m256i half = n >= 16 ? _mm256_loadu_si256((const __m256i *)p) : _mm256_maskz_loadu_epi16(mask, p);
     if (type == PM_SCALE_F16)
-        return _mm_cvtph_ps(half);
-    return _mm_castsi128_ps(_mm_slli_epi32(_mm_cvtepu16_epi32(half), 16));
+        return _mm512_cvtph_ps(half);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
 }
 
 /* The same of weight scales (pm_group_scale). */
-INLINE __m128 load_weight_scales(const pm_weight *w, bool e2m1, size_t i, size_t n)
+INLINE __m512 load_weight_scales(const pm_weight *w, bool e2m1, size_t i, int n)
 {
     if (!e2m1)
         return load_scales(w->scales, w->scale_type, i, n);
-    __m128i codes = _mm_maskz_loadu_epi8((__mmask16)((1 << n) - 1), (const char *)w->scales + i);
+    __m128i codes = _mm_maskz_loadu_epi8((__mmask16)first_lanes(n), (const char *)w->scales + i);
     if (w->format == PM_FORMAT_MXFP4) {
-        __m128i bits = _mm_slli_epi32(_mm_cvtepu8_epi32(codes), 23), infinity = _mm_set1_epi32(0x7f800000);
-        bits = _mm_mask_mov_epi32(_mm_max_epu32(bits, _mm_set1_epi32(0x00400000)), _mm_cmpeq_epi32_mask(bits, infinity),
-                                  _mm_set1_epi32(0x7fc00000));
-        return _mm_mul_ps(_mm_castsi128_ps(bits), _mm_set1_ps(0.5f));
+        __m512i bits = _mm512_slli_epi32(_mm512_cvtepu8_epi32(codes), 23);
+        bits = _mm512_mask_mov_epi32(_mm512_max_epu32(bits, _mm512_set1_epi32(0x00400000)),
+                                     _mm512_cmpeq_epi32_mask(bits, _mm512_set1_epi32(0x7f800000)),
+                                     _mm512_set1_epi32(0x7fc00000));
+        return _mm512_mul_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0.5f));
     }
-    const __m128i magnitude = _mm_set1_epi16(0x3f80);
-    __m128i half = _mm_and_si128(_mm_slli_epi16(_mm_cvtepi8_epi16(codes), 7), _mm_set1_epi16((short)0xbf80));
-    half = _mm_or_si128(half, _mm_cmpeq_epi16(_mm_and_si128(half, magnitude), magnitude));
-    return _mm_mul_ps(_mm_cvtph_ps(half), _mm_set1_ps(128 * w->global));
+    const __m256i magnitude = _mm256_set1_epi16(0x3f80);
+    __m256i half =
+        _mm256_and_si256(_mm256_slli_epi16(_mm256_cvtepi8_epi16(codes), 7), _mm256_set1_epi16((short)0xbf80));
+    half = _mm256_or_si256(half, _mm256_cmpeq_epi16(_mm256_and_si256(half, magnitude), magnitude));
+    return _mm512_mul_ps(_mm512_cvtph_ps(half), _mm512_set1_ps(128 * w->global));
 }
 
 /* ---- one row times one column ---- */
@@ -116,70 +119,118 @@ static column column_at(const pm_columns *columns, int i, size_t in, size_t grou
     return (column){(const int8_t *)x.q, (const int8_t *)x.q + in, x.scale, x.sum, x.total};
 }
 
-/* Sums of 4 groups, each in a vector or in a part of one, to 4 lanes. */
-INLINE __m128i reduce(int group, const __m512i v[4])
+/* Of four vectors the sums of each 128 bits, in the lanes of those. A blend and a shuffle are cheaper than two
+ * shuffles, for which there is one port. */
+INLINE __m512i fold(__m512i a, __m512i b, __m512i c, __m512i d)
 {
-    if (group == 16) {
-        __m512i a = _mm512_add_epi32(v[0], _mm512_shuffle_epi32(v[0], _MM_PERM_CDAB));
-        a = _mm512_add_epi32(a, _mm512_shuffle_epi32(a, _MM_PERM_BADC));
-        const __m512i lanes = _mm512_castsi128_si512(_mm_setr_epi32(0, 4, 8, 12));
-        return _mm512_castsi512_si128(_mm512_permutexvar_epi32(lanes, a));
-    }
-    __m512i a = _mm512_add_epi32(_mm512_unpacklo_epi32(v[0], v[1]), _mm512_unpackhi_epi32(v[0], v[1]));
-    if (group == 32) { /* in each 128 bits: of groups 0 2 0 2 or, in the upper half, 1 3 1 3 */
-        a = _mm512_add_epi32(a, _mm512_shuffle_epi32(a, _MM_PERM_BADC));
-        __m256i b = _mm256_unpacklo_epi32(_mm512_castsi512_si256(a), _mm512_extracti64x4_epi64(a, 1));
-        return _mm_add_epi32(_mm256_castsi256_si128(b), _mm256_extracti128_si256(b, 1));
-    }
-    __m512i b = _mm512_add_epi32(_mm512_unpacklo_epi32(v[2], v[3]), _mm512_unpackhi_epi32(v[2], v[3]));
-    a = _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
-    __m256i c = _mm256_add_epi32(_mm512_castsi512_si256(a), _mm512_extracti64x4_epi64(a, 1));
-    return _mm_add_epi32(_mm256_castsi256_si128(c), _mm256_extracti128_si256(c, 1));
+    const __m512 fa = _mm512_castsi512_ps(a), fb = _mm512_castsi512_ps(b);
+    const __m512 fc = _mm512_castsi512_ps(c), fd = _mm512_castsi512_ps(d);
+    __m512i ab = _mm512_add_epi32(_mm512_mask_blend_epi32(0xcccc, a, b),
+                                  _mm512_castps_si512(_mm512_shuffle_ps(fa, fb, _MM_SHUFFLE(1, 0, 3, 2))));
+    __m512i cd = _mm512_add_epi32(_mm512_mask_blend_epi32(0xcccc, c, d),
+                                  _mm512_castps_si512(_mm512_shuffle_ps(fc, fd, _MM_SHUFFLE(1, 0, 3, 2))));
+    const __m512 x = _mm512_castsi512_ps(ab), y = _mm512_castsi512_ps(cd);
+    return _mm512_add_epi32(_mm512_castps_si512(_mm512_shuffle_ps(x, y, _MM_SHUFFLE(2, 0, 2, 0))),
+                            _mm512_castps_si512(_mm512_shuffle_ps(x, y, _MM_SHUFFLE(3, 1, 3, 1))));
 }
 
-/* The integer sums of n (1 to 4) groups, in order, then zeros. */
-INLINE __m128i dot_groups(shape s, const uint8_t *w, const int8_t *high, const int8_t *low, int n)
+/* The sums of the halves of both. */
+INLINE __m512i fold_quarters(__m512i a, __m512i b)
 {
-    const int vectors = s.group < 64 ? 1 : s.group / 64; /* of a sum */
-    const int sums = s.group < 64 ? s.group / 16 : 4;
-    __m512i v[4];
-    for (int i = 0; i < sums; i++) {
-        __m512i weights[2], sum = _mm512_setzero_si512();
-        for (int j = 0; j < vectors; j++) {
-            int at = 64 * (i * vectors + j), left = n * s.group - at;
-            weights[j] = unpack(s.bits, s.e2m1, w + at * s.bits / 8, left);
-            __m512i x = n == 4 ? _mm512_loadu_si512(high + at) : _mm512_maskz_loadu_epi8(first_lanes(left), high + at);
-            sum = _mm512_dpbusd_epi32(sum, weights[j], x);
-        }
-        sum = _mm512_slli_epi32(sum, 8);
-        for (int j = 0; j < vectors; j++) {
-            int at = 64 * (i * vectors + j), left = n * s.group - at;
-            __m512i x = n == 4 ? _mm512_loadu_si512(low + at) : _mm512_maskz_loadu_epi8(first_lanes(left), low + at);
-            sum = _mm512_dpbusd_epi32(sum, weights[j], x);
-        }
-        v[i] = sum;
-    }
-    return reduce(s.group, v);
+    return _mm512_add_epi32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd));
 }
 
-/* Adds n (1 to 4) groups to the running sums. */
+/* Products of the elements [0, n) of as many groups as fit into 64 of them, or of one group. */
+INLINE __m512i dot(shape s, const uint8_t *w, const int8_t *high, const int8_t *low, int n)
+{
+    __m512i weights[2], sum = _mm512_setzero_si512();
+    for (int j = 0; j < 2 && 64 * j < (s.group < 64 ? 64 : s.group); j++) {
+        int left = n - 64 * j;
+        weights[j] = unpack(s.bits, s.e2m1, w + 8 * j * s.bits, left);
+        __m512i x =
+            left >= 64 ? _mm512_loadu_si512(high + 64 * j) : _mm512_maskz_loadu_epi8(first_lanes(left), high + 64 * j);
+        sum = _mm512_dpbusd_epi32(sum, weights[j], x);
+    }
+    sum = _mm512_slli_epi32(sum, 8);
+    for (int j = 0; j < 2 && 64 * j < (s.group < 64 ? 64 : s.group); j++) {
+        int left = n - 64 * j;
+        __m512i x =
+            left >= 64 ? _mm512_loadu_si512(low + 64 * j) : _mm512_maskz_loadu_epi8(first_lanes(left), low + 64 * j);
+        sum = _mm512_dpbusd_epi32(sum, weights[j], x);
+    }
+    return sum;
+}
+
+/* The integer sums of n (1 to 16) groups, in order, then zeros. */
+INLINE __m512i dot_groups(shape s, const uint8_t *w, const int8_t *high, const int8_t *low, int n)
+{
+    const int step = s.group < 64 ? 64 : s.group, vectors = 16 * s.group / step;
+    __m512i v[4], quad[4];
+#pragma GCC unroll 16
+    for (int i = 0; i < vectors; i++) {
+        int at = i * step, left = n * s.group - at, byte = at * s.bits / 8;
+        v[i % 4] = _mm512_setzero_si512();
+        if (left > 0) {
+            for (int k = (byte + 63) / 64 * 64; k < byte + step * s.bits / 8; k += 64)
+                _mm_prefetch((const char *)w + k + AHEAD, _MM_HINT_T0);
+            v[i % 4] = dot(s, w + byte, high + at, low + at, left < step ? left : step);
+        }
+        if (i % 4 == 3)
+            quad[i / 4] = fold(v[0], v[1], v[2], v[3]);
+    }
+    if (s.group == 16) { /* 128 bits i of vector j are group 4 j + i */
+        const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+        return _mm512_permutexvar_epi32(order, quad[0]);
+    }
+    if (s.group == 32) { /* half i of vector j is group 2 j + i */
+        const __m512i order = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
+        return _mm512_permutexvar_epi32(order, fold_quarters(quad[0], quad[1]));
+    }
+    return fold_quarters(fold_quarters(quad[0], quad[1]), fold_quarters(quad[2], quad[3]));
+}
+
+/* Adds n groups, none or up to 4, to the running sums; those without a group stay as they are, sign of zero included.
+ */
+INLINE __m128 add_four(__m128 isum, __m128 factor, __m128 bias, __m128 sum, bool biased, int n, __m128 acc)
+{
+    if (n <= 0)
+        return acc;
+    if (n >= 4) {
+        acc = _mm_fmadd_ps(isum, factor, acc);
+        return biased ? _mm_fmadd_ps(bias, sum, acc) : acc;
+    }
+    const __mmask8 lanes = (__mmask8)first_lanes(n);
+    acc = _mm_mask3_fmadd_ps(isum, factor, acc, lanes);
+    return biased ? _mm_mask3_fmadd_ps(bias, sum, acc, lanes) : acc;
+}
+
+/* Adds n (1 to 16) groups to the running sums. */
 INLINE __m128 add_groups(const pm_weight *w, shape s, const uint8_t *data, size_t at, size_t g, int n, const column *x,
                          __m128 acc)
 {
-    const __mmask8 lanes = (__mmask8)((1 << n) - 1);
-    size_t k = g * (size_t)s.group;
-    __m128i isum = dot_groups(s, data + k * (size_t)s.bits / 8, x->high + k, x->low + k, n);
-    if (s.e2m1) {
-        __m128i total = _mm_maskz_loadu_epi32(lanes, x->total + g);
-        isum = _mm_sub_epi32(isum, _mm_mullo_epi32(total, _mm_set1_epi32(E2M1_ZERO)));
-    }
-    __m128 scale = load_weight_scales(w, s.e2m1, at + g, (size_t)n);
-    __m128 factor = _mm_mul_ps(scale, _mm_maskz_loadu_ps(lanes, x->scale + g));
-    acc = _mm_mask3_fmadd_ps(_mm_cvtepi32_ps(isum), factor, acc, lanes);
+    const __mmask16 lanes = (__mmask16)first_lanes(n);
+    const size_t k = g * (size_t)s.group;
+    __m512i total = dot_groups(s, data + k * (size_t)s.bits / 8, x->high + k, x->low + k, n);
     if (s.e2m1)
-        return acc;
-    __m128 bias = load_scales(w->biases, w->scale_type, at + g, (size_t)n);
-    return _mm_mask3_fmadd_ps(bias, _mm_maskz_loadu_ps(lanes, x->sum + g), acc, lanes);
+        total = _mm512_sub_epi32(
+            total, _mm512_mullo_epi32(_mm512_maskz_loadu_epi32(lanes, x->total + g), _mm512_set1_epi32(E2M1_ZERO)));
+    const __m512 isum = _mm512_cvtepi32_ps(total);
+    const __m512 factor =
+        _mm512_mul_ps(load_weight_scales(w, s.e2m1, at + g, n), _mm512_maskz_loadu_ps(lanes, x->scale + g));
+    __m512 bias = _mm512_setzero_ps(), sum = bias;
+    if (!s.e2m1) {
+        bias = load_scales(w->biases, w->scale_type, at + g, n);
+        sum = _mm512_maskz_loadu_ps(lanes, x->sum + g);
+    }
+#define ADD(q)                                                                                                         \
+    acc = add_four(_mm512_extractf32x4_ps(isum, q), _mm512_extractf32x4_ps(factor, q),                                 \
+                   _mm512_extractf32x4_ps(bias, q), _mm512_extractf32x4_ps(sum, q), !s.e2m1, n - 4 * (q), acc)
+    ADD(0);
+    ADD(1);
+    ADD(2);
+    ADD(3);
+#undef ADD
+    return acc;
 }
 
 /* Rows [first, last) times column i. */
@@ -194,17 +245,14 @@ INLINE void stream(const pm_weight *w, shape s, int first, int last, const pm_co
         size_t at = (size_t)row * groups, g = 0;
         const uint8_t *data = (const uint8_t *)w->data + at * bytes;
         __m128 acc = _mm_setzero_ps();
-        for (; g + 4 <= groups; g += 4) {
-            for (size_t k = 0; k < 4 * bytes; k += 64)
-                _mm_prefetch((const char *)data + g * bytes + k + AHEAD, _MM_HINT_T0);
-            acc = add_groups(w, s, data, at, g, 4, &x, acc);
+        for (; g + 16 <= groups; g += 16) /* n is a constant but for the last */
+            acc = add_groups(w, s, data, at, g, 16, &x, acc);
+        if (g + 8 <= groups) {
+            acc = add_groups(w, s, data, at, g, 8, &x, acc);
+            g += 8;
         }
-        switch (groups - g) { /* n is a constant in each */
-        case 1: acc = add_groups(w, s, data, at, g, 1, &x, acc); break;
-        case 2: acc = add_groups(w, s, data, at, g, 2, &x, acc); break;
-        case 3: acc = add_groups(w, s, data, at, g, 3, &x, acc); break;
-        default: break;
-        }
+        if (g < groups)
+            acc = add_groups(w, s, data, at, g, (int)(groups - g), &x, acc);
         acc = _mm_add_ps(acc, _mm_movehl_ps(acc, acc));
         float value = _mm_cvtss_f32(_mm_add_ss(acc, _mm_shuffle_ps(acc, acc, 1)));
         y[row] = add ? value + add[row] : value;
@@ -275,19 +323,20 @@ INLINE void fill_scales(const pm_weight *w, bool e2m1, int row, int rows, size_t
 {
     size_t groups = (size_t)(w->in / w->group);
     for (size_t j = 0; j < n; j += 4) {
-        size_t left = n - j < 4 ? n - j : 4;
+        const int left = n - j < 4 ? (int)(n - j) : 4;
         for (int part = 0; part < (e2m1 ? 1 : 2); part++)
             for (int r = 0; r < ROWS; r += 4) {
                 __m512 *to = (part ? out->bias : out->scale) + j;
                 __m128 v[4];
                 for (int i = 0; i < 4; i++) {
                     size_t at = (size_t)(row + r + i) * groups + g + j;
-                    v[i] = r + i >= rows ? _mm_setzero_ps()
-                           : part        ? load_scales(w->biases, w->scale_type, at, left)
-                                         : load_weight_scales(w, e2m1, at, left);
+                    __m512 four = r + i >= rows ? _mm512_setzero_ps()
+                                  : part        ? load_scales(w->biases, w->scale_type, at, left)
+                                                : load_weight_scales(w, e2m1, at, left);
+                    v[i] = _mm512_castps512_ps128(four);
                 }
                 _MM_TRANSPOSE4_PS(v[0], v[1], v[2], v[3]);
-                for (size_t i = 0; i < left; i++)
+                for (int i = 0; i < left; i++)
                     _mm_storeu_ps((float *)(to + i) + r, v[i]);
             }
     }
