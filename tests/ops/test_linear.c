@@ -337,7 +337,8 @@ static void mixed_matrices(void **state)
 static int integer_of(const pm_quantised *x, pm_layout layout, int k, int n)
 {
     const int8_t *bytes = (const int8_t *)x->q;
-    return layout == PM_LAYOUT_BYTES ? 256 * bytes[k] + bytes[n + k] : x->q[pm_place(layout, k, n)];
+    int place = pm_place(layout, k, n);
+    return layout >= PM_LAYOUT_BYTES ? 256 * bytes[place] + bytes[n + place] : x->q[place];
 }
 
 /* Which layouts the kernels of a level ask for. */

@@ -1,4 +1,4 @@
-/* Quantising rows of x for AVX-512, in the one layout that its kernels take. */
+/* Quantising rows of x for AVX-512, in the layouts that its kernels take. */
 #if defined(__x86_64__)
 
 #include "backend/cpu/math.h"
@@ -6,9 +6,45 @@
 
 #include <immintrin.h>
 
+/* The even or (odd: 1) odd bytes of both. */
+static __m512i every_other(__m512i a, __m512i b, int odd)
+{
+    __m512i places = _mm512_add_epi8(_mm512_set1_epi64(0x0e0c0a0806040200 + 0x0101010101010101 * odd),
+                                     _mm512_setr_epi64(0, 0x1010101010101010, 0x2020202020202020, 0x3030303030303030,
+                                                       0x4040404040404040, 0x5050505050505050, 0x6060606060606060,
+                                                       0x7070707070707070));
+    return _mm512_permutex2var_epi8(a, places, b);
+}
+
+/* n bytes in natural order to planes, in place. */
+static void to_planes(int8_t *bytes, int n, pm_layout layout)
+{
+    const int planes = layout == PM_LAYOUT_BYTES2 ? 2 : 4, block = 64 * planes;
+    int k = 0;
+    for (; k + block <= n; k += block) {
+        int8_t *p = bytes + k;
+        __m512i a = _mm512_loadu_si512(p), b = _mm512_loadu_si512(p + 64);
+        __m512i even = every_other(a, b, 0), odd = every_other(a, b, 1);
+        if (planes == 2) {
+            _mm512_storeu_si512(p, even);
+            _mm512_storeu_si512(p + 64, odd);
+            continue;
+        }
+        __m512i c = _mm512_loadu_si512(p + 128), d = _mm512_loadu_si512(p + 192);
+        __m512i even2 = every_other(c, d, 0), odd2 = every_other(c, d, 1);
+        _mm512_storeu_si512(p, every_other(even, even2, 0));
+        _mm512_storeu_si512(p + 64, every_other(odd, odd2, 0));
+        _mm512_storeu_si512(p + 128, every_other(even, even2, 1));
+        _mm512_storeu_si512(p + 192, every_other(odd, odd2, 1));
+    }
+    int8_t natural[256];
+    memcpy(natural, bytes + k, (size_t)(n - k));
+    for (int i = 0; i < n - k; i++)
+        bytes[k + pm_place(layout, i, n - k)] = natural[i];
+}
+
 void pm_quantise_avx512(const float *x, int n, int group, pm_layout layout, const pm_quantised *to)
 {
-    (void)layout; /* PM_LAYOUT_BYTES */
     int8_t *high = (int8_t *)to->q, *low = high + n;
     const __m512i magnitude = _mm512_set1_epi32(0x7fffffff), half = _mm512_set1_epi32(128);
     for (int first = 0, g = 0; first < n; first += group, g++) {
@@ -35,6 +71,10 @@ void pm_quantise_avx512(const float *x, int n, int group, pm_layout layout, cons
         to->scale[g] = pm_from_bits(largest) / PM_Q_MAX;
         to->total[g] = _mm512_reduce_add_epi32(total);
         to->sum[g] = to->scale[g] * (float)to->total[g];
+    }
+    if (layout != PM_LAYOUT_BYTES) {
+        to_planes(high, n, layout);
+        to_planes(low, n, layout);
     }
 }
 

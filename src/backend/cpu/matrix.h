@@ -41,6 +41,8 @@ typedef enum pm_layout {
     PM_LAYOUT_PLANES2, /* 8-bit weights */
     PM_LAYOUT_PLANES4, /* 4-bit weights */
     PM_LAYOUT_BYTES,   /* the high bytes of a row, then its low bytes, both signed */
+    PM_LAYOUT_BYTES2,  /* so, and both in planes, for which blocks have 64 * p: 4-bit weights */
+    PM_LAYOUT_BYTES4,  /* 2-bit weights */
     PM_LAYOUTS
 } pm_layout;
 
@@ -105,11 +107,12 @@ float pm_read_scale(const void *scales, pm_scale_type type, size_t i);
 float pm_group_scale(const pm_weight *w, size_t i);
 void pm_unpack(const uint8_t *row, int bits, int first, int count, uint8_t *out);
 
-/* The place in pm_quantised.q of element k of a row of n; not for BYTES. */
+/* The place in a row of n of element k: in pm_quantised.q, or of its high byte. */
 static inline int pm_place(pm_layout layout, int k, int n)
 {
-    int planes = layout == PM_LAYOUT_NATURAL ? 1 : layout == PM_LAYOUT_PLANES2 ? 2 : 4;
-    int first = k - k % (16 * planes), width = n - first < 16 * planes ? (n - first) / planes : 16;
+    static const uint8_t planes_of[PM_LAYOUTS] = {1, 2, 4, 1, 2, 4};
+    const int planes = planes_of[layout], most = layout < PM_LAYOUT_BYTES ? 16 : 64;
+    int first = k - k % (most * planes), width = n - first < most * planes ? (n - first) / planes : most;
     return first + (k - first) % planes * width + (k - first) / planes;
 }
 

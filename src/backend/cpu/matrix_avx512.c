@@ -1,8 +1,8 @@
 /* Quantised matrices for AVX-512 with VNNI and VBMI, and the table of kernels of that level.
  *
- * Weights of every width become bytes in natural order; a 16-bit integer of x is 256 * high + low, two signed bytes, so
- * 64 products take two vpdpbusd, which adds exactly in 32 bits: 128 * 255 * 127 * 256 < 2^31. The integers of e2m1 have
- * 12 added to be unsigned, and 12 times the sum of x is taken away.
+ * Weights of every width become bytes, in natural order or in planes; a 16-bit integer of x is 256 * high + low, two
+ * signed bytes, so 64 products take two vpdpbusd, which adds exactly in 32 bits: 128 * 255 * 127 * 256 < 2^31. The
+ * integers of e2m1 have 12 added to be unsigned, and 12 times the sum of x is taken away.
  *
  * One column: rows are streamed one at a time, since memory likes that best; 16 groups are reduced together into a
  * vector, and its quarters added in turn to the four running sums. More columns: the bytes of 16 rows are laid out with
@@ -35,21 +35,26 @@ INLINE __mmask64 first_lanes(int n)
     return n >= 64 ? ~(__mmask64)0 : n <= 0 ? 0 : ((__mmask64)1 << n) - 1;
 }
 
-/* 64 integers as bytes; only those of the first n (a multiple of 16) are read, the others are as if zero. */
-INLINE __m512i unpack(int bits, bool e2m1, const uint8_t *p, int n)
+/* In how many planes the integers of a block of 64 * planes are taken from their bytes (PM_LAYOUT_BYTES2, ..4). */
+INLINE int planes_of(int bits)
 {
+    return bits == 4 ? 2 : bits == 2 ? 4 : 1;
+}
+
+/* A plane of a block as bytes. Only the first n elements of the block (a multiple of 16) are read; there is an n-th
+ * only where the row ends, and what would come after is zero. */
+INLINE __m512i unpack(int bits, bool e2m1, const uint8_t *p, int n, int plane)
+{
+    const int most = 64 * planes_of(bits);
+    __m512i bytes = n >= most && 8 % bits == 0
+                        ? _mm512_loadu_si512(p)
+                        : _mm512_maskz_loadu_epi8(first_lanes((n < most ? n : most) * bits / 8), p);
     if (bits == 8)
-        return _mm512_maskz_loadu_epi8(first_lanes(n), p);
-    if (bits == 4) {
-        const __m512i low = _mm512_set1_epi8(15);
-        __m256i bytes = n >= 64 ? _mm256_loadu_si256((const __m256i *)p)
-                                : _mm256_maskz_loadu_epi8((__mmask32)first_lanes(n / 2), p);
-        __m512i words = _mm512_cvtepu8_epi16(bytes);
-        words = _mm512_ternarylogic_epi32(words, _mm512_slli_epi16(words, 4), low, 0xa8); /* (a | b) & c */
-        if (!e2m1)
-            return words;
+        return bytes;
+    if (bits == 4 || bits == 2) {
+        bytes = _mm512_and_si512(_mm512_srli_epi16(bytes, (unsigned)(plane * bits)), _mm512_set1_epi8((1 << bits) - 1));
         const __m128i integers = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
-        return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(integers), words);
+        return e2m1 ? _mm512_shuffle_epi8(_mm512_broadcast_i32x4(integers), bytes) : bytes;
     }
     /* Eight integers are `bits` bytes: to a quadword each, then every field to a byte. */
 #define SPREAD(i) (long long)(0x0706050403020100u + 0x0101010101010101u * (uint64_t)(i * bits))
@@ -57,7 +62,6 @@ INLINE __m512i unpack(int bits, bool e2m1, const uint8_t *p, int n)
         _mm512_setr_epi64(SPREAD(0), SPREAD(1), SPREAD(2), SPREAD(3), SPREAD(4), SPREAD(5), SPREAD(6), SPREAD(7));
 #undef SPREAD
     const __m512i shifts = _mm512_set1_epi64((long long)(0x0706050403020100u * (uint64_t)bits));
-    __m512i bytes = _mm512_maskz_loadu_epi8(first_lanes((n < 64 ? n : 64) * bits / 8), p);
     bytes = _mm512_multishift_epi64_epi8(shifts, _mm512_permutexvar_epi8(spread, bytes));
     return _mm512_and_si512(bytes, _mm512_set1_epi8((char)((1 << bits) - 1)));
 }
@@ -140,23 +144,35 @@ INLINE __m512i fold_quarters(__m512i a, __m512i b)
     return _mm512_add_epi32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd));
 }
 
-/* Products of the elements [0, n) of as many groups as fit into 64 of them, or of one group. */
+/* Elements a vector of sums is of: a block, or a group when that is more. */
+INLINE int span_of(shape s)
+{
+    const int block = 64 * planes_of(s.bits);
+    return s.group < block ? block : s.group;
+}
+
+/* x[0, n) of a plane. */
+INLINE __m512i load(const int8_t *x, int n)
+{
+    return n >= 64 ? _mm512_loadu_si512(x) : _mm512_maskz_loadu_epi8(first_lanes(n), x);
+}
+
+/* Products of the elements [0, n) of a span. */
 INLINE __m512i dot(shape s, const uint8_t *w, const int8_t *high, const int8_t *low, int n)
 {
-    __m512i weights[2], sum = _mm512_setzero_si512();
-    for (int j = 0; j < 2 && 64 * j < (s.group < 64 ? 64 : s.group); j++) {
-        int left = n - 64 * j;
-        weights[j] = unpack(s.bits, s.e2m1, w + 8 * j * s.bits, left);
-        __m512i x =
-            left >= 64 ? _mm512_loadu_si512(high + 64 * j) : _mm512_maskz_loadu_epi8(first_lanes(left), high + 64 * j);
-        sum = _mm512_dpbusd_epi32(sum, weights[j], x);
+    const int planes = planes_of(s.bits), vectors = span_of(s) / 64;
+    __m512i weights[4], sum = _mm512_setzero_si512();
+#pragma GCC unroll 4
+    for (int i = 0; i < vectors; i++) { /* of a block each plane, or blocks of one plane */
+        int at = i / planes * 64, left = n - at, width = left < 64 * planes ? left / planes : 64;
+        weights[i] = unpack(s.bits, s.e2m1, w + at * s.bits / 8, left, i % planes);
+        sum = _mm512_dpbusd_epi32(sum, weights[i], load(high + at + i % planes * width, width));
     }
     sum = _mm512_slli_epi32(sum, 8);
-    for (int j = 0; j < 2 && 64 * j < (s.group < 64 ? 64 : s.group); j++) {
-        int left = n - 64 * j;
-        __m512i x =
-            left >= 64 ? _mm512_loadu_si512(low + 64 * j) : _mm512_maskz_loadu_epi8(first_lanes(left), low + 64 * j);
-        sum = _mm512_dpbusd_epi32(sum, weights[j], x);
+#pragma GCC unroll 4
+    for (int i = 0; i < vectors; i++) {
+        int at = i / planes * 64, left = n - at, width = left < 64 * planes ? left / planes : 64;
+        sum = _mm512_dpbusd_epi32(sum, weights[i], load(low + at + i % planes * width, width));
     }
     return sum;
 }
@@ -164,25 +180,31 @@ INLINE __m512i dot(shape s, const uint8_t *w, const int8_t *high, const int8_t *
 /* The integer sums of n (1 to 16) groups, in order, then zeros. */
 INLINE __m512i dot_groups(shape s, const uint8_t *w, const int8_t *high, const int8_t *low, int n)
 {
-    const int step = s.group < 64 ? 64 : s.group, vectors = 16 * s.group / step;
+    const int span = span_of(s), vectors = 16 * s.group / span;
     __m512i v[4], quad[4];
 #pragma GCC unroll 16
     for (int i = 0; i < vectors; i++) {
-        int at = i * step, left = n * s.group - at, byte = at * s.bits / 8;
+        int at = i * span, left = n * s.group - at, byte = at * s.bits / 8;
         v[i % 4] = _mm512_setzero_si512();
         if (left > 0) {
-            for (int k = (byte + 63) / 64 * 64; k < byte + step * s.bits / 8; k += 64)
+            for (int k = (byte + 63) / 64 * 64; k < byte + span * s.bits / 8; k += 64)
                 _mm_prefetch((const char *)w + k + AHEAD, _MM_HINT_T0);
-            v[i % 4] = dot(s, w + byte, high + at, low + at, left < step ? left : step);
+            v[i % 4] = dot(s, w + byte, high + at, low + at, left < span ? left : span);
         }
         if (i % 4 == 3)
             quad[i / 4] = fold(v[0], v[1], v[2], v[3]);
     }
-    if (s.group == 16) { /* 128 bits i of vector j are group 4 j + i */
+    if (vectors == 2) { /* 64 bits i of vector j are group 8 j + i */
+        const __m512i order = _mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+        const __m512 a = _mm512_castsi512_ps(v[0]), b = _mm512_castsi512_ps(v[1]);
+        const __m512 even = _mm512_shuffle_ps(a, b, 0x88), odd = _mm512_shuffle_ps(a, b, 0xdd);
+        return _mm512_permutexvar_epi32(order, _mm512_add_epi32(_mm512_castps_si512(even), _mm512_castps_si512(odd)));
+    }
+    if (vectors == 4) { /* 128 bits i of vector j are group 4 j + i */
         const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
         return _mm512_permutexvar_epi32(order, quad[0]);
     }
-    if (s.group == 32) { /* half i of vector j is group 2 j + i */
+    if (vectors == 8) { /* half i of vector j is group 2 j + i */
         const __m512i order = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
         return _mm512_permutexvar_epi32(order, fold_quarters(quad[0], quad[1]));
     }
@@ -293,27 +315,32 @@ INLINE void transpose(__m512i v[16])
         v[d] = t[d];
 }
 
-/* n elements from the k-th of `rows` (up to 16) rows from `row` on; the other rows are zero. */
+/* n elements from the k-th of `rows` (up to 16) rows from `row` on; the other rows are zero. The panel has a group's
+ * part of every plane, then the next group. */
 INLINE void fill_weights(const pm_weight *w, int bits, bool e2m1, int row, int rows, int k, int n, panel *out)
 {
+    const int planes = planes_of(bits), block = 64 * planes;
+    const int part = w->group / planes / 4, shift = __builtin_ctz((unsigned)part);
     size_t stride = (size_t)w->in * (size_t)bits / 8;
     const uint8_t *data = (const uint8_t *)w->data + (size_t)row * stride + (size_t)k * (size_t)bits / 8;
-    for (int i = 0; i < n; i += 64, data += 8 * bits) {
-        __m512i v[16];
-        for (int r = 0; r < 16; r++)
-            v[r] = _mm512_setzero_si512();
-        if (rows == 16 && n - i >= 64)
-            for (int r = 0; r < 16; r++) {
-                _mm_prefetch((const char *)data + (size_t)r * stride + DEPTH * bits / 8, _MM_HINT_T0);
-                v[r] = unpack(bits, e2m1, data + (size_t)r * stride, 64);
-            }
-        else
-            for (int r = 0; r < rows; r++)
-                v[r] = unpack(bits, e2m1, data + (size_t)r * stride, n - i);
-        transpose(v);
-        for (int d = 0; d < 16; d++)
-            out->w[i / 4 + d] = v[d];
-    }
+    for (int i = 0; i < n; i += block, data += 8 * planes * bits)
+        for (int plane = 0; plane < planes; plane++) {
+            __m512i v[16];
+            for (int r = 0; r < 16; r++)
+                v[r] = _mm512_setzero_si512();
+            if (rows == 16 && n - i >= block)
+                for (int r = 0; r < 16; r++) {
+                    if (plane == 0)
+                        _mm_prefetch((const char *)data + (size_t)r * stride + DEPTH * bits / 8, _MM_HINT_T0);
+                    v[r] = unpack(bits, e2m1, data + (size_t)r * stride, block, plane);
+                }
+            else
+                for (int r = 0; r < rows; r++)
+                    v[r] = unpack(bits, e2m1, data + (size_t)r * stride, n - i, plane);
+            transpose(v);
+            for (int d = 0; d < 16; d++)
+                out->w[i / 4 + ((((d >> shift) * planes + plane) << shift) | (d & (part - 1)))] = v[d];
+        }
 }
 
 typedef void fill_fn(const pm_weight *w, int row, int rows, int k, int n, panel *out);
@@ -355,25 +382,29 @@ typedef struct running {
 } running;
 
 /* `groups` groups of a panel, from element k and group g of a row on, times n columns (a constant). */
-INLINE void add_panel(const panel *p, int group, bool e2m1, size_t groups, size_t k, size_t g, const column *columns,
-                      int n, running *out)
+INLINE void add_panel(const panel *p, int planes, int group, bool e2m1, size_t groups, size_t k, size_t g,
+                      const column *columns, int n, running *out)
 {
-    const int8_t *x[TILE];
-    const size_t in = (size_t)(columns[0].low - columns[0].high), steps = (size_t)group / 4;
+    const size_t in = (size_t)(columns[0].low - columns[0].high), part = (size_t)(group / planes);
+    const size_t block = (size_t)(64 * planes);
     const __m512i *w = p->w;
-    for (int c = 0; c < n; c++)
-        x[c] = columns[c].high + k;
-    for (size_t j = 0, at = 0, low = in; j < groups; j++) {
+    for (size_t j = 0; j < groups; j++) {
         __m512i upper[TILE], lower[TILE];
+        const size_t first = k + j * (size_t)group, start = first / block * block;
+        const size_t width = in - start < block ? (in - start) / (size_t)planes : 64;
+        const size_t place = start + (first - start) / (size_t)planes;
         for (int c = 0; c < n; c++) {
             upper[c] = _mm512_setzero_si512();
             lower[c] = e2m1 ? _mm512_set1_epi32(-E2M1_ZERO * columns[c].total[g + j]) : _mm512_setzero_si512();
         }
-        for (const __m512i *end = w + steps; w < end; w++, at += 4, low += 4)
-            for (int c = 0; c < n; c++) {
-                upper[c] = _mm512_dpbusd_epi32(upper[c], *w, four(x[c] + at));
-                lower[c] = _mm512_dpbusd_epi32(lower[c], *w, four(x[c] + low));
-            }
+        for (int plane = 0; plane < planes; plane++) {
+            size_t at = place + (size_t)plane * width;
+            for (const __m512i *end = w + part / 4; w < end; w++, at += 4)
+                for (int c = 0; c < n; c++) {
+                    upper[c] = _mm512_dpbusd_epi32(upper[c], *w, four(columns[c].high + at));
+                    lower[c] = _mm512_dpbusd_epi32(lower[c], *w, four(columns[c].low + at));
+                }
+        }
         for (int c = 0; c < n; c++) {
             __m512 *acc = &out[c].acc[j % 4];
             __m512 isum = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(upper[c], 8), lower[c]));
@@ -384,14 +415,14 @@ INLINE void add_panel(const panel *p, int group, bool e2m1, size_t groups, size_
     }
 }
 
-typedef void add_panel_fn(const panel *p, int group, size_t groups, size_t k, size_t g, const column *columns,
-                          running *out);
+typedef void add_panel_fn(const panel *p, int planes, int group, size_t groups, size_t k, size_t g,
+                          const column *columns, running *out);
 
 #define ADD_PANEL(name, e2m1, n)                                                                                       \
-    NOINLINE void add_##name##_##n(const panel *p, int group, size_t groups, size_t k, size_t g,                       \
+    NOINLINE void add_##name##_##n(const panel *p, int planes, int group, size_t groups, size_t k, size_t g,           \
                                    const column *columns, running *out)                                                \
     {                                                                                                                  \
-        add_panel(p, group, e2m1, groups, k, g, columns, n, out);                                                      \
+        add_panel(p, e2m1 ? 2 : planes, group, e2m1, groups, k, g, columns, n, out);                                   \
     }
 #define ADD_PANELS(name, e2m1)                                                                                         \
     ADD_PANEL(name, e2m1, 1)                                                                                           \
@@ -438,7 +469,8 @@ NOINLINE void multiply_panels(const pm_weight *w, fill_fn *fill, int row, int ro
         for (int c = 0, i = 0; c < n; c += tiles[i].columns) {
             while (tiles[i].columns > n - c)
                 i++;
-            tiles[i].add[e2m1](&p, w->group, depth / group, k, k / group, x + c, sums + c);
+            tiles[i].add[e2m1](&p, planes_of(e2m1 ? 4 : w->bits), w->group, depth / group, k, k / group, x + c,
+                               sums + c);
         }
     }
     for (int c = 0; c < n; c++)
@@ -508,13 +540,13 @@ const pm_matrix_kernels pm_matrix_avx512 = {
                  [PM_FORMAT_BF16] = pm_multiply_bf16_avx512,
                  [PM_FORMAT_MXFP8] = pm_multiply_mxfp8_avx512,
                  [PM_FORMAT_FP8] = pm_multiply_fp8_avx512},
-    .affine = {[2] = {affine_2, PM_LAYOUT_BYTES},
+    .affine = {[2] = {affine_2, PM_LAYOUT_BYTES4},
                [3] = {affine_3, PM_LAYOUT_BYTES},
-               [4] = {affine_4, PM_LAYOUT_BYTES},
+               [4] = {affine_4, PM_LAYOUT_BYTES2},
                [5] = {affine_5, PM_LAYOUT_BYTES},
                [6] = {affine_6, PM_LAYOUT_BYTES},
                [8] = {affine_8, PM_LAYOUT_BYTES}},
-    .e2m1 = {e2m1_matrix, PM_LAYOUT_BYTES},
+    .e2m1 = {e2m1_matrix, PM_LAYOUT_BYTES2},
     .rms_norm = pm_rms_norm_avx2,
     .quantise = pm_quantise_avx512,
     .swiglu = pm_swiglu_avx2,

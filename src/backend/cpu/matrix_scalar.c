@@ -209,11 +209,12 @@ static void quantise(const float *x, int n, int group, pm_layout layout, const p
         int32_t total = 0;
         for (int k = first; k < first + group; k++) {
             int32_t v = finite ? (int32_t)(x[k] * inv + PM_ROUND_F32 - PM_ROUND_F32) : 0;
-            if (layout == PM_LAYOUT_BYTES) {
-                bytes[k] = (int8_t)((v + 128) >> 8);
-                bytes[n + k] = (int8_t)(v - 256 * bytes[k]);
+            int place = pm_place(layout, k, n);
+            if (layout >= PM_LAYOUT_BYTES) {
+                bytes[place] = (int8_t)((v + 128) >> 8);
+                bytes[n + place] = (int8_t)(v - 256 * bytes[place]);
             } else {
-                to->q[pm_place(layout, k, n)] = (int16_t)v;
+                to->q[place] = (int16_t)v;
             }
             total += v;
         }
