@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import struct
 
 import pytest
@@ -67,7 +68,9 @@ def test_json(polymath, bundled):
         assert [line["context"] for line in result[phase]] == [0, 100]
         for line in result[phase]:
             assert set(line) == KEYS and line["tokens"] == tokens
-            assert 0 < line["fraction"] < 1.5, (phase, line)
+            # Of one run's own numbers: on a machine that others use, the bandwidth of a moment may be beaten in the next.
+            reading = line["bytes_per_token"] * line["tokens_per_s"] / (1e9 * result["read_gbs"])
+            assert 0.999 * reading <= line["fraction"] < math.inf, (phase, line)
             assert line["tokens_per_s"] > 0
     for line in result["decode"]:
         assert line["bytes_per_token"] == pytest.approx(decode_bytes(bundled, line["context"], 2), rel=1e-8)
@@ -97,7 +100,7 @@ def test_csv(polymath):
     assert [(row["phase"], row["context"], row["part"]) for row in rows] == [
         ("decode", "0", "step"), ("decode", "5", "step"), ("prefill", "0", "step"), ("prefill", "5", "step"),
     ]  # fmt: skip
-    assert all(float(row["seconds_per_token"]) > 0 and 0 < float(row["fraction"]) < 1.5 for row in rows)
+    assert all(0 < float(row["seconds_per_token"]) < math.inf and 0 < float(row["fraction"]) < math.inf for row in rows)
     with_parts = list(csv.DictReader(bench(polymath, "--csv", "--ops", "--repeat", 1, "--contexts", "0").splitlines()))
     assert [row["part"] for row in with_parts].count("moe") == 2
 
