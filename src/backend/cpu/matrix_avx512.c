@@ -231,6 +231,9 @@ INLINE __m128 add_groups(const pm_weight *w, shape s, const uint8_t *data, size_
                          __m128 acc)
 {
     const __mmask16 lanes = (__mmask16)first_lanes(n);
+    _mm_prefetch((const char *)w->scales + (at + g) * (s.e2m1 ? 1 : 2) + AHEAD / 8, _MM_HINT_T0);
+    if (!s.e2m1)
+        _mm_prefetch((const char *)w->biases + (at + g) * 2 + AHEAD / 8, _MM_HINT_T0);
     const size_t k = g * (size_t)s.group;
     __m512i total = dot_groups(s, data + k * (size_t)s.bits / 8, x->high + k, x->low + k, n);
     if (s.e2m1)
