@@ -21,11 +21,11 @@ typedef struct shape {
     bool e2m1;
 } shape;
 
-/* 16 integers as words. Up to 16 bytes are read, but none from `end` on. */
+/* 16 integers as words. Up to 16 bytes are read, but none from `end` on (NULL: it is further away). */
 INLINE __m256i unpack(shape s, const uint8_t *p, const uint8_t *end)
 {
     __m128i bytes;
-    if (end - p >= 16) {
+    if (!end || end - p >= 16) {
         bytes = _mm_loadu_si128((const __m128i *)p);
     } else {
         uint8_t copy[16] = {0};
@@ -73,6 +73,7 @@ static pm_quantised column_at(const pm_weight *w, const pm_columns *columns, int
 INLINE __m128i dot_groups(shape s, int group, const uint8_t *w, const uint8_t *end, const int16_t *x, int n)
 {
     __m256i v[4];
+#pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
         v[i] = _mm256_setzero_si256();
         for (int k = i * group; i < n && k < (i + 1) * group; k += 16)
@@ -86,11 +87,11 @@ INLINE __m128i dot_groups(shape s, int group, const uint8_t *w, const uint8_t *e
 }
 
 /* Adds n (1 to 4) groups to the running sums; those without a group stay as they are, sign of zero included. */
-INLINE __m128 add_groups(const pm_weight *w, shape s, int group, const uint8_t *p, size_t at, size_t g, int n,
-                         const pm_quantised *x, __m128 acc)
+INLINE __m128 add_groups(const pm_weight *w, shape s, int group, const uint8_t *p, const uint8_t *end, size_t at,
+                         size_t g, int n, const pm_quantised *x, __m128 acc)
 {
     const __m128i lanes = pm_first_lanes4((size_t)n);
-    __m128 isum = _mm_cvtepi32_ps(dot_groups(s, group, p, end_of(w), x->q + g * (size_t)group, n));
+    __m128 isum = _mm_cvtepi32_ps(dot_groups(s, group, p, end, x->q + g * (size_t)group, n));
     __m128 scale = n == 4 ? _mm_loadu_ps(x->scale + g) : _mm_maskload_ps(x->scale + g, lanes);
     __m128 more = _mm_fmadd_ps(isum, _mm_mul_ps(load_weight_scales(w, s, at + g, (size_t)n), scale), acc);
     if (!s.e2m1) {
@@ -106,19 +107,21 @@ INLINE void stream(const pm_weight *w, shape s, int group, int first, int last, 
 {
     size_t groups = (size_t)(w->in / group), bytes = (size_t)(group * s.bits / 8);
     const pm_quantised x = column_at(w, columns, i);
+    const uint8_t *end = end_of(w);
     float *y = results->y + (size_t)i * (size_t)results->stride;
     const float *add = results->add ? results->add + (size_t)i * (size_t)results->stride : NULL;
     for (int row = first; row < last; row++) {
         size_t at = (size_t)row * groups, g = 0;
         const uint8_t *data = (const uint8_t *)w->data + at * bytes;
         __m128 acc = _mm_setzero_ps();
-        for (; g + 4 <= groups; g += 4) {
+        for (; g + 4 <= groups && (size_t)(end - data) >= (g + 4) * bytes + 16; g += 4) {
             for (size_t k = 0; k < 4 * bytes; k += 64)
                 _mm_prefetch((const char *)data + g * bytes + k + AHEAD, _MM_HINT_T0);
-            acc = add_groups(w, s, group, data + g * bytes, at, g, 4, &x, acc);
+            acc = add_groups(w, s, group, data + g * bytes, NULL, at, g, 4, &x, acc);
         }
-        if (g < groups)
-            acc = add_groups(w, s, group, data + g * bytes, at, g, (int)(groups - g), &x, acc);
+        for (; g < groups; g += 4)
+            acc =
+                add_groups(w, s, group, data + g * bytes, end, at, g, groups - g < 4 ? (int)(groups - g) : 4, &x, acc);
         acc = _mm_add_ps(acc, _mm_movehl_ps(acc, acc));
         float value = _mm_cvtss_f32(_mm_add_ss(acc, _mm_shuffle_ps(acc, acc, 1)));
         y[row] = add ? value + add[row] : value;
