@@ -92,7 +92,8 @@ INLINE __m512 load_weight_scales(const pm_weight *w, bool e2m1, size_t i, int n)
         bits = _mm512_mask_mov_epi32(_mm512_max_epu32(bits, _mm512_set1_epi32(0x00400000)),
                                      _mm512_cmpeq_epi32_mask(bits, _mm512_set1_epi32(0x7f800000)),
                                      _mm512_set1_epi32(0x7fc00000));
-        return _mm512_mul_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0.5f));
+        /* Masked, since the code 0 is a denormal number, and those take long. */
+        return _mm512_maskz_mul_ps((__mmask16)first_lanes(n), _mm512_castsi512_ps(bits), _mm512_set1_ps(0.5f));
     }
     const __m256i magnitude = _mm256_set1_epi16(0x3f80);
     __m256i half =
@@ -390,7 +391,10 @@ INLINE void add_panel(const panel *p, int planes, int group, bool e2m1, size_t g
 {
     const size_t in = (size_t)(columns[0].low - columns[0].high), part = (size_t)(group / planes);
     const size_t block = (size_t)(64 * planes);
+    const int8_t *x[TILE];
     const __m512i *w = p->w;
+    for (int c = 0; c < n; c++)
+        x[c] = columns[c].high;
     for (size_t j = 0; j < groups; j++) {
         __m512i upper[TILE], lower[TILE];
         const size_t first = k + j * (size_t)group, start = first / block * block;
@@ -401,11 +405,11 @@ INLINE void add_panel(const panel *p, int planes, int group, bool e2m1, size_t g
             lower[c] = e2m1 ? _mm512_set1_epi32(-E2M1_ZERO * columns[c].total[g + j]) : _mm512_setzero_si512();
         }
         for (int plane = 0; plane < planes; plane++) {
-            size_t at = place + (size_t)plane * width;
-            for (const __m512i *end = w + part / 4; w < end; w++, at += 4)
+            size_t at = place + (size_t)plane * width, low = at + in;
+            for (const __m512i *end = w + part / 4; w < end; w++, at += 4, low += 4)
                 for (int c = 0; c < n; c++) {
-                    upper[c] = _mm512_dpbusd_epi32(upper[c], *w, four(columns[c].high + at));
-                    lower[c] = _mm512_dpbusd_epi32(lower[c], *w, four(columns[c].low + at));
+                    upper[c] = _mm512_dpbusd_epi32(upper[c], *w, four(x[c] + at));
+                    lower[c] = _mm512_dpbusd_epi32(lower[c], *w, four(x[c] + low));
                 }
         }
         for (int c = 0; c < n; c++) {
@@ -425,7 +429,7 @@ typedef void add_panel_fn(const panel *p, int planes, int group, size_t groups, 
     NOINLINE void add_##name##_##n(const panel *p, int planes, int group, size_t groups, size_t k, size_t g,           \
                                    const column *columns, running *out)                                                \
     {                                                                                                                  \
-        add_panel(p, e2m1 ? 2 : planes, group, e2m1, groups, k, g, columns, n, out);                                   \
+        add_panel(p, planes, group, e2m1, groups, k, g, columns, n, out);                                              \
     }
 #define ADD_PANELS(name, e2m1)                                                                                         \
     ADD_PANEL(name, e2m1, 1)                                                                                           \

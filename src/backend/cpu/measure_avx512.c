@@ -19,10 +19,8 @@ static uint64_t integers_avx512(int rounds)
     for (int j = 0; j < CHAINS; j++)
         acc[j] = _mm512_set1_epi32(j);
     for (int i = 0; i < rounds; i++)
-        for (int j = 0; j < CHAINS; j++) {
+        for (int j = 0; j < CHAINS; j++)
             acc[j] = _mm512_dpbusd_epi32(acc[j], factor, factor);
-            __asm__("" : "+v"(acc[j])); /* or a compiler could see that the chains differ by constants */
-        }
     for (int j = 0; j < CHAINS; j++)
         sum = _mm512_add_epi32(sum, acc[j]);
     return (uint64_t)(uint32_t)_mm512_reduce_add_epi32(sum);
