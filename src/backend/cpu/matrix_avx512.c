@@ -425,20 +425,30 @@ INLINE void add_panel(const panel *p, int planes, int group, bool e2m1, size_t g
 typedef void add_panel_fn(const panel *p, int planes, int group, size_t groups, size_t k, size_t g,
                           const column *columns, running *out);
 
-#define ADD_PANEL(name, e2m1, n)                                                                                       \
-    NOINLINE void add_##name##_##n(const panel *p, int planes, int group, size_t groups, size_t k, size_t g,           \
-                                   const column *columns, running *out)                                                \
+/* The commonest shapes have their loops unrolled. */
+#define ADD_PANEL(n)                                                                                                   \
+    NOINLINE void add_affine_##n(const panel *p, int planes, int group, size_t groups, size_t k, size_t g,             \
+                                 const column *columns, running *out)                                                  \
     {                                                                                                                  \
-        add_panel(p, planes, group, e2m1, groups, k, g, columns, n, out);                                              \
+        if (planes == 2 && group == 64)                                                                                \
+            add_panel(p, 2, 64, false, groups, k, g, columns, n, out);                                                 \
+        else                                                                                                           \
+            add_panel(p, planes, group, false, groups, k, g, columns, n, out);                                         \
+    }                                                                                                                  \
+    NOINLINE void add_e2m1_##n(const panel *p, int planes, int group, size_t groups, size_t k, size_t g,               \
+                               const column *columns, running *out)                                                    \
+    {                                                                                                                  \
+        (void)planes;                                                                                                  \
+        if (group == 32)                                                                                               \
+            add_panel(p, 2, 32, true, groups, k, g, columns, n, out);                                                  \
+        else                                                                                                           \
+            add_panel(p, 2, 16, true, groups, k, g, columns, n, out);                                                  \
     }
-#define ADD_PANELS(name, e2m1)                                                                                         \
-    ADD_PANEL(name, e2m1, 1)                                                                                           \
-    ADD_PANEL(name, e2m1, 2)                                                                                           \
-    ADD_PANEL(name, e2m1, 4)                                                                                           \
-    ADD_PANEL(name, e2m1, 8)
 
-ADD_PANELS(affine, false)
-ADD_PANELS(e2m1, true)
+ADD_PANEL(1)
+ADD_PANEL(2)
+ADD_PANEL(4)
+ADD_PANEL(8)
 
 static const struct {
     int columns;
