@@ -57,7 +57,7 @@ INLINE __m512i unpack(int bits, bool e2m1, const uint8_t *p, int n, int plane)
         return e2m1 ? _mm512_shuffle_epi8(_mm512_broadcast_i32x4(integers), bytes) : bytes;
     }
     /* Eight integers are `bits` bytes: to a quadword each, then every field to a byte. */
-#define SPREAD(i) (long long)(0x0706050403020100u + 0x0101010101010101u * (uint64_t)(i * bits))
+#define SPREAD(i) (long long)(0x0706050403020100u + 0x0101010101010101u * (uint64_t)((i)*bits))
     const __m512i spread =
         _mm512_setr_epi64(SPREAD(0), SPREAD(1), SPREAD(2), SPREAD(3), SPREAD(4), SPREAD(5), SPREAD(6), SPREAD(7));
 #undef SPREAD
