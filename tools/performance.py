@@ -1,0 +1,84 @@
+"""Measures what docs/performance.md shows and writes its tables anew.
+
+    python3 tools/performance.py [BUILD_DIR]        (default: build/release; a quiet machine, 10 GB free in the temporary folder)
+
+Checkpoints with random weights at real dimensions are made by random_checkpoint, measured by `polymath bench` and removed."""
+
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+TOP = Path(__file__).resolve().parent.parent
+MODELS = [("Qwen3-30B-A3B", 6), ("Qwen3.5-35B-A3B", 8), ("Llama-3.2-1B", 16)]
+FORMATS = ["4bit", "8bit", "bf16", "mxfp4", "2bit", "3bit", "5bit", "6bit", "mxfp8", "nvfp4", "fp8"]
+GOALS = {"4bit": 80, "8bit": 85, "bf16": 85, "mxfp4": 85, "2bit": 70, "3bit": 70, "5bit": 70, "6bit": 70}
+
+
+def bench(build, checkpoint, *options):
+    command = [build / "polymath", "bench", *options, "--ops", "--json", *([checkpoint] if checkpoint else [])]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+
+
+def with_checkpoint(build, preset, layers, form, *options):
+    """The bench of a checkpoint that exists only meanwhile."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([build / "random_checkpoint", folder, preset, "--layers", str(layers), "--format", form], check=True)
+        return bench(build, folder, *options)
+
+
+def percent(fraction):
+    return f"{100 * fraction:.0f} %"
+
+
+def operation(row, name):
+    return next((op["fraction"] for op in row["ops"] if op["name"] == name), None)
+
+
+def models_table(build):
+    yield "| model | decode, tokens/s | of limit | prefill of 512, tokens/s | of limit | reads, GB/s |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    runs = [("bundled model", bench(build, None, "--contexts", "0"))]
+    for preset, layers in MODELS:
+        runs.append((f"{preset}, {layers} layers, 4-bit", with_checkpoint(build, preset, layers, "4bit", "--contexts", "0")))
+    for name, run in runs:
+        decode, prefill = run["decode"][0], run["prefill"][0]
+        cached = " (cache)" if run["from_cache"] else ""
+        yield (f"| {name} | {decode['tokens_per_s']:.0f} | {percent(decode['fraction'])} | {prefill['tokens_per_s']:.0f} | "
+               f"{percent(prefill['fraction'])} | {run['read_gbs']:.1f}{cached} |")  # fmt: skip
+
+
+def formats_table(build):
+    yield "| format | goal | matrix x vector | gathered experts | matrix x 512 columns, of peak |"
+    yield "| --- | --- | --- | --- | --- |"
+    for form in FORMATS:
+        dense = with_checkpoint(build, "Llama-3.2-1B", 16, form, "--contexts", "0", "--repeat", "3")
+        sparse = with_checkpoint(build, "Qwen3-30B-A3B", 4, form, "--contexts", "0", "--repeat", "3")
+        goal = f"{GOALS[form]} %" if form in GOALS else ""
+        yield (f"| {form} | {goal} | {percent(operation(dense['decode'][0], 'moe'))} | "
+               f"{percent(operation(sparse['decode'][0], 'moe'))} | {percent(operation(dense['prefill'][0], 'moe'))} |")  # fmt: skip
+
+
+def machine(build):
+    name = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "?")
+    info = json.loads(subprocess.run([build / "polymath", "inspect", "--json", TOP / "models" / "default"], check=True,
+                                     stdout=subprocess.PIPE).stdout)  # fmt: skip
+    yield f"{name}, {len(os.sched_getaffinity(0))} cores of a virtual machine, {platform.system()}; {info['device']}."
+
+
+def main():
+    build = Path(sys.argv[1] if len(sys.argv) > 1 else TOP / "build" / "release").resolve()
+    path = TOP / "docs" / "performance.md"
+    text = path.read_text()
+    for name, table in ("machine", machine), ("models", models_table), ("formats", formats_table):
+        fresh = f"<!-- {name} -->\n" + "\n".join(table(build)) + f"\n<!-- end -->"
+        text = re.sub(f"<!-- {name} -->.*?<!-- end -->", lambda _: fresh, text, flags=re.DOTALL)
+    path.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
