@@ -6,7 +6,12 @@
 #include <math.h>
 
 /* Where a checkpoint lies. */
-typedef enum place { BUNDLED, TINY /* tests/oracles */, MODELS /* MODELS_DIR, only with MODELS=DIR */ } place;
+typedef enum place {
+    BUNDLED,
+    TINY,    /* tests/oracles */
+    TRAINED, /* tests/models */
+    MODELS   /* MODELS_DIR, only with MODELS=DIR */
+} place;
 
 typedef struct subject {
     place place;
@@ -24,9 +29,9 @@ static const subject subjects[] = {
     {MODELS, "qwen3_5_moe-4bit", NULL, MLX, 0},
     {MODELS, "qwen3_5_moe-mxfp4", NULL, MLX, 0},
     {MODELS, "qwen3_5_moe-bf16", NULL, HF, 2e-3},
-    {MODELS, "qwen3_5-4bit", NULL, MLX, 0},
-    {MODELS, "qwen3_5-bf16", NULL, HF, 2e-3},
-    {MODELS, "qwen3_moe-4bit", NULL, MLX, 0},
+    {TRAINED, "qwen3_5-4bit", NULL, MLX, 0},
+    {TRAINED, "qwen3_5-bf16", NULL, HF, 2e-3},
+    {TRAINED, "qwen3_moe-4bit", NULL, MLX, 0},
     {MODELS, "qwen3_moe-bf16", NULL, HF, 2e-3},
     {TINY, "qwen3_5", NULL, HF, 1e-3},
     {TINY, "qwen3_5-text", NULL, HF, 1e-3},
@@ -175,8 +180,9 @@ static void compare_prompts(pm_engine *engine, const pm_checkpoint *oracle, doub
 
 static void run_subject(const subject *s, pm_kv_type kv_type)
 {
-    static const char *const roots[] = {SOURCE_DIR, SOURCE_DIR "/tests/oracles", MODELS_DIR};
-    static const char *const places[] = {"", " (random)", " (trained)"};
+    static const char *const roots[] = {SOURCE_DIR, SOURCE_DIR "/tests/oracles", SOURCE_DIR "/tests/models",
+                                        MODELS_DIR};
+    static const char *const places[] = {"", " (random)", " (trained)", " (trained)"};
     char dir[4096], temp[] = "/tmp/polymath-parity-XXXXXX", command[128];
     pm_engine *engine;
     pm_error err = {0};
