@@ -6,6 +6,7 @@
 #include <langinfo.h>
 #include <locale.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -23,7 +24,10 @@ static int (*const command_table[PM_COMMANDS])(const pm_args *args) = {
 static void on_bus_error(int number)
 {
     static const char message[] = "polymath: a file of the model became shorter while it was being read\n";
+    static atomic_flag said = ATOMIC_FLAG_INIT;
     (void)number;
+    while (atomic_flag_test_and_set(&said)) /* several threads read; the first speaks and ends the process */
+        pause();
     ssize_t ignored = write(STDERR_FILENO, message, sizeof(message) - 1);
     (void)ignored;
     _exit(PM_EXIT_FAILED);
