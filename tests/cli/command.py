@@ -58,11 +58,11 @@ def copy_model(bundled, folder, **edits):
 
 
 def endless(bundled, tmp_path):
-    """A model whose stop token is one that it never says."""
+    """A model whose stop token is one that it never says, with a context that no test fills before it interrupts."""
 
     def edit(config):
         config["eos_token_id"] = 4095
-        config.get("text_config", {})["eos_token_id"] = 4095
+        config.get("text_config", {}).update(eos_token_id=4095, max_position_embeddings=1 << 18)
 
     model = copy_model(bundled, tmp_path / "endless", config=edit, generation_config=edit)
     text = (model / "tokenizer_config.json").read_text()
