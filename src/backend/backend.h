@@ -157,24 +157,43 @@ typedef struct pm_gated_delta_args {
     pm_tensor *out;  /* [tokens, value_heads * value_dim] */
 } pm_gated_delta_args;
 
-/* Which experts a token goes to. Ties go to the lower index; experts are combined in ascending index. */
+/* Which experts a token goes to. A score is made of each expert's logit; the top_k best are chosen by score + bias,
+ * ties to the lower index; their weights are the scores without the bias, divided by their sum when `normalise`, times
+ * `scale`. Experts are combined in ascending index.
+ *
+ * With groups > 1 (DeepSeek-AI 2024, "DeepSeek-V3", 2.1.2) the experts are so many groups of neighbours, and those
+ * outside the top_groups best compete with the score `masked`; a group's own is the sum of its group_best best biased
+ * scores. */
 typedef enum pm_route_kind {
-    PM_ROUTE_SOFTMAX /* scores = softmax(logits); the top_k best, divided by their sum when `normalise` */
+    PM_ROUTE_SOFTMAX,      /* score = softmax over all experts */
+    PM_ROUTE_SIGMOID,      /* sigmoid; as the next one, not divided when top_k is 1 */
+    PM_ROUTE_SQRT_SOFTPLUS /* sqrt(softplus) */
 } pm_route_kind;
 
 typedef struct pm_route {
     pm_route_kind kind;
     int experts, top_k;
     bool normalise;
-    float scale; /* the weights are multiplied by it */
+    float scale;
+    float epsilon; /* added to the sum that weights are divided by */
+    int groups, top_groups, group_best;
+    float masked;                   /* -INFINITY; mlx-lm has 0, which may win over a negative biased score */
+    const pm_tensor *bias;          /* [1, experts] or NULL */
+    const pm_tensor *token_experts; /* [vocab, top_k]: a token goes where its row says, whatever the scores; or NULL */
 } pm_route;
 
-/* out = x + sum_e weight_e down_e(silu(gate_e n(x)) * up_e n(x)) + sigmoid(shared_gate n(x)) * shared(n(x)), n the RMS
- * norm. */
+/* Refuses numbers that cannot be routed by (PM_ERR_FORMAT, without a file's name). */
+int pm_route_check(const pm_route *route, pm_error *err);
+
+/* out = residual + sum_e weight_e mlp_e(n(x)) + sigmoid(shared_gate n(x)) * shared(n(x)), n the RMS norm, mlp(x) =
+ * down(silu(min(gate x, limit)) * clamp(up x, -limit, limit)). */
 typedef struct pm_moe_args {
-    pm_tensor *x;          /* [tokens, hidden]; updated in place */
-    const pm_tensor *norm; /* [1, hidden] */
+    const pm_tensor *x;        /* [tokens, hidden] */
+    const pm_tensor *residual; /* NULL: 0 */
+    pm_tensor *out;            /* may be x and residual */
+    const pm_tensor *norm;     /* [1, hidden] */
     float eps;
+    float limit; /* 0: none */
     pm_route route;
     const pm_weight *router;           /* [experts, hidden]; NULL: only the shared expert, a plain gated MLP */
     const pm_weight *gate, *up, *down; /* [experts] matrices [width, hidden], [width, hidden], [hidden, width] */

@@ -92,9 +92,15 @@ static int feed_forward(pm_model *model, const pm_batch *batch, const pm_decoder
     bool routed = l->kind & PM_MOE, shared = l->kind & (PM_SHARED_EXPERT | PM_MLP);
     pm_moe_args args = {
         .x = d->x,
+        .residual = d->x,
+        .out = d->x,
         .norm = l->post_attention_layernorm,
         .eps = d->eps,
-        .route = {PM_ROUTE_SOFTMAX, d->dims[PM_D_EXPERTS], d->top_k, d->normalise_top_k, 1.0f},
+        .route = {.kind = PM_ROUTE_SOFTMAX,
+                  .experts = d->dims[PM_D_EXPERTS],
+                  .top_k = d->top_k,
+                  .normalise = d->normalise_top_k,
+                  .scale = 1.0f},
         .router = routed ? &l->mlp.router : NULL,
         .gate = l->mlp.gate_proj,
         .up = l->mlp.up_proj,

@@ -6,6 +6,15 @@ enum { MAX_TOKENS = 33, MAX_HIDDEN = 256 };
 
 /* ---- routing ---- */
 
+static void route_softmax(const float *logits, int experts, int top_k, bool normalise, float scale, int32_t *ids,
+                          float *weights)
+{
+    const pm_route route = {
+        .kind = PM_ROUTE_SOFTMAX, .experts = experts, .top_k = top_k, .normalise = normalise, .scale = scale};
+    float room[PM_ROUTE_ROOM * 8];
+    pm_moe_route(&route, logits, 0, room, ids, weights);
+}
+
 static void route_normalise_and_scale(void **state)
 {
     (void)state;
@@ -17,7 +26,7 @@ static void route_normalise_and_scale(void **state)
         for (int scaled = 0; scaled < 2; scaled++) {
             float scale = scaled ? 2.5f : 1.0f, weights[2];
             int32_t ids[2];
-            pm_moe_route(logits, &(pm_route){PM_ROUTE_SOFTMAX, 4, 2, normalise, scale}, ids, weights);
+            route_softmax(logits, 4, 2, normalise, scale, ids, weights);
             assert_int_equal(ids[0], 1);
             assert_int_equal(ids[1], 3);
             double sum = normalise ? scale : chosen / all * (double)scale;
@@ -44,7 +53,7 @@ static void route_ties_and_order(void **state)
     for (size_t i = 0; i < PM_COUNT(cases); i++) {
         int32_t ids[8];
         float weights[8];
-        pm_moe_route(cases[i].logits, &(pm_route){PM_ROUTE_SOFTMAX, 8, cases[i].top_k, true, 1}, ids, weights);
+        route_softmax(cases[i].logits, 8, cases[i].top_k, true, 1, ids, weights);
         assert_memory_equal(ids, cases[i].ids, (size_t)cases[i].top_k * sizeof(*ids));
     }
 }
@@ -54,18 +63,17 @@ static void route_extremes(void **state)
     (void)state;
     int32_t ids[3];
     float weights[3];
-    const pm_route route = {PM_ROUTE_SOFTMAX, 6, 3, true, 1}, raw = {PM_ROUTE_SOFTMAX, 6, 3, false, 1};
     static const float far[] = {3e38f, -3e38f, 0, -3e38f, 1e38f, 5};
-    pm_moe_route(far, &route, ids, weights);
+    route_softmax(far, 6, 3, true, 1, ids, weights);
     assert_true(weights[0] == 1 && weights[1] == 0 && weights[2] == 0);
-    pm_moe_route(far, &raw, ids, weights);
+    route_softmax(far, 6, 3, false, 1, ids, weights);
     assert_true(weights[0] == 1 && weights[1] == 0 && weights[2] == 0);
     static const float bad[] = {NAN, INFINITY, -INFINITY};
     for (int b = 0; b < 3; b++)
         for (int at = 0; at < 6; at++) {
             float logits[6] = {1, 2, 3, 4, 5, 6};
             logits[at] = bad[b];
-            pm_moe_route(logits, &route, ids, weights);
+            route_softmax(logits, 6, 3, true, 1, ids, weights);
             for (int i = 0; i < 3; i++) {
                 assert_true(ids[i] >= 0 && ids[i] < 6 && (i == 0 || ids[i] > ids[i - 1]));
                 assert_true(isnan(weights[i]));
@@ -167,9 +175,15 @@ static void moe(pm_backend *backend, const layer *l, const weights *w, int token
 {
     pm_tensor *norm = tensor_new(backend, 1, l->hidden, w->norm), *y = tensor_new(backend, tokens, l->hidden, x);
     pm_moe_args args = {.x = y,
+                        .residual = y,
+                        .out = y,
                         .norm = norm,
                         .eps = 1e-6f,
-                        .route = {PM_ROUTE_SOFTMAX, l->experts, l->top_k, l->normalise, 1.5f},
+                        .route = {.kind = PM_ROUTE_SOFTMAX,
+                                  .experts = l->experts,
+                                  .top_k = l->top_k,
+                                  .normalise = l->normalise,
+                                  .scale = 1.5f},
                         .router = &w->router.w,
                         .gate = w->gate,
                         .up = w->up,

@@ -144,6 +144,14 @@ static inline float pm_silu(float x)
     return x / (1.0f + pm_exp(-x));
 }
 
+/* silu(gate) * up, the gate bounded above and up on both sides; NaN stays NaN. */
+static inline float pm_swiglu(float gate, float up, float limit)
+{
+    gate = gate > limit ? limit : gate;
+    up = up > limit ? limit : up < -limit ? -limit : up;
+    return pm_silu(gate) * up;
+}
+
 /* log(1 + x) for x >= 0, through double: log(m 2^e) = e ln 2 + 2 atanh((m - 1) / (m + 1)), m in [sqrt(1/2), sqrt(2)).
  * There is no vector form. */
 static inline float pm_log1p(float x)

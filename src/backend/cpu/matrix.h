@@ -92,8 +92,8 @@ typedef struct pm_matrix_kernels {
     void (*rms_norm)(const float *x, const float *w, float eps, int n, float *y);
     /* One row of x, [n]. */
     void (*quantise)(const float *x, int n, int group, pm_layout layout, const pm_quantised *to);
-    /* y = silu(gate) * up; y may be gate. */
-    void (*swiglu)(const float *gate, const float *up, int64_t n, float *y);
+    /* y = silu(min(gate, limit)) * clamp(up, -limit, limit), NaN staying NaN; y may be gate. */
+    void (*swiglu)(const float *gate, const float *up, float limit, int64_t n, float *y);
     /* acc = fmaf(factor, y, acc) */
     void (*add_scaled)(float *acc, const float *y, float factor, int64_t n);
 } pm_matrix_kernels;
@@ -130,7 +130,7 @@ pm_multiply_fn pm_multiply_2bit_avx2, pm_multiply_3bit_avx2, pm_multiply_5bit_av
     pm_multiply_e2m1_avx2;
 void pm_rms_norm_avx2(const float *x, const float *w, float eps, int n, float *y);
 void pm_quantise_avx2(const float *x, int n, int group, pm_layout layout, const pm_quantised *to);
-void pm_swiglu_avx2(const float *gate, const float *up, int64_t n, float *y);
+void pm_swiglu_avx2(const float *gate, const float *up, float limit, int64_t n, float *y);
 void pm_add_scaled_avx2(float *acc, const float *y, float factor, int64_t n);
 extern const pm_matrix_kernels pm_matrix_avx512;
 pm_multiply_fn pm_multiply_bf16_avx512, pm_multiply_f16_avx512, pm_multiply_f32_avx512, pm_multiply_mxfp8_avx512,
@@ -196,8 +196,10 @@ double pm_row_cost(const pm_weight *w, int columns); /* nanoseconds, roughly */
 
 /* ---- routing (moe.c) ---- */
 
-/* Chooses experts by one token's router logits: ids ascending and their weights, [top_k] each. Logits that are not
- * finite give NaN weights (and ids within bounds). */
-void pm_moe_route(const float *logits, const pm_route *route, int32_t *ids, float *weights);
+/* Chooses experts by the router logits of `token`: ids ascending and their weights, [top_k] each. Logits that are not
+ * finite give NaN weights (and ids within bounds). `room` is [PM_ROUTE_ROOM * experts], for its use. */
+enum { PM_ROUTE_ROOM = 3 };
+void pm_moe_route(const pm_route *route, const float *logits, pm_token token, float *room, int32_t *ids,
+                  float *weights);
 
 #endif

@@ -380,13 +380,17 @@ static void affine_8(const pm_weight *w, int first, int last, const pm_columns *
 
 /* ---- between matrices ---- */
 
-void pm_swiglu_avx2(const float *gate, const float *up, int64_t n, float *y)
+void pm_swiglu_avx2(const float *gate, const float *up, float limit, int64_t n, float *y)
 {
+    __m256 most = _mm256_set1_ps(limit), least = _mm256_set1_ps(-limit);
     int64_t i = 0;
-    for (; i + 8 <= n; i += 8)
-        _mm256_storeu_ps(y + i, _mm256_mul_ps(pm_silu8(_mm256_loadu_ps(gate + i)), _mm256_loadu_ps(up + i)));
+    for (; i + 8 <= n; i += 8) { /* min and max give the second operand when one is NaN */
+        __m256 g = _mm256_min_ps(most, _mm256_loadu_ps(gate + i));
+        __m256 u = _mm256_max_ps(least, _mm256_min_ps(most, _mm256_loadu_ps(up + i)));
+        _mm256_storeu_ps(y + i, _mm256_mul_ps(pm_silu8(g), u));
+    }
     for (; i < n; i++)
-        y[i] = pm_silu(gate[i]) * up[i];
+        y[i] = pm_swiglu(gate[i], up[i], limit);
 }
 
 void pm_add_scaled_avx2(float *acc, const float *y, float factor, int64_t n)

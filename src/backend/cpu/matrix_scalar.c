@@ -224,10 +224,10 @@ static void quantise(const float *x, int n, int group, pm_layout layout, const p
     }
 }
 
-static void swiglu(const float *gate, const float *up, int64_t n, float *y)
+static void swiglu(const float *gate, const float *up, float limit, int64_t n, float *y)
 {
     for (int64_t i = 0; i < n; i++)
-        y[i] = pm_silu(gate[i]) * up[i];
+        y[i] = pm_swiglu(gate[i], up[i], limit);
 }
 
 static void add_scaled(float *acc, const float *y, float factor, int64_t n)

@@ -1,70 +1,24 @@
 /* Mixture of experts. Pairs (token, chosen expert) are sorted by expert, so that an expert's matrices are read once for
  * all its tokens; a pair's place in that order is its slot. Each pair is computed on its own and each token adds up its
  * experts in ascending id:
- *     acc = 0; acc = fmaf(weight, expert's output, acc) ...; acc = fmaf(sigmoid(gate) or 1, shared output, acc); x = x
- * + acc so a token's result does not depend on its company. */
+ *     acc = 0; acc = fmaf(weight, expert's output, acc) ...; acc = fmaf(sigmoid(gate) or 1, shared output, acc);
+ *     out = residual + acc
+ * so a token's result does not depend on its company. */
 #include "backend/cpu/math.h"
 #include "backend/cpu/matrix.h"
 
 #include <string.h>
 
-/* ---- routing ---- */
-
-/* The top_k largest logits, by (logit descending, index ascending), kept in a sorted list. */
-static void choose(const float *logits, int experts, int top_k, int32_t *ids)
-{
-    int n = 0;
-    for (int e = 0; e < experts; e++) {
-        if (n == top_k && !(logits[e] > logits[ids[n - 1]]))
-            continue;
-        int at = n < top_k ? n++ : n - 1;
-        for (; at > 0 && logits[e] > logits[ids[at - 1]]; at--)
-            ids[at] = ids[at - 1];
-        ids[at] = e;
-    }
-}
-
-static void sort_ascending(int32_t *ids, int n)
-{
-    for (int i = 1; i < n; i++) {
-        int32_t id = ids[i];
-        int at = i;
-        for (; at > 0 && ids[at - 1] > id; at--)
-            ids[at] = ids[at - 1];
-        ids[at] = id;
-    }
-}
-
-/* Softmax keeps the order of logits, so the choice is made on them. When the chosen scores are divided by their sum,
- * the softmax's own sum cancels and is left out. */
-void pm_moe_route(const float *logits, const pm_route *route, int32_t *ids, float *weights)
-{
-    choose(logits, route->experts, route->top_k, ids);
-    float largest = logits[ids[0]], sum = 0, zero = 0;
-    sort_ascending(ids, route->top_k);
-    for (int e = 0; e < route->experts; e++)
-        zero += logits[e] * 0.0f; /* NaN as soon as one is not finite */
-    for (int i = 0; i < route->top_k; i++)
-        weights[i] = pm_exp(logits[ids[i]] - largest);
-    if (route->normalise)
-        for (int i = 0; i < route->top_k; i++)
-            sum += weights[i];
-    else
-        for (int e = 0; e < route->experts; e++)
-            sum += pm_exp(logits[e] - largest);
-    for (int i = 0; i < route->top_k; i++)
-        weights[i] = weights[i] / sum * route->scale + zero;
-}
-
-/* ---- the operation ---- */
-
 typedef struct moe {
     pm_cpu *cpu;
+    const pm_batch *batch;
     const pm_moe_args *args;
+    float limit;
     int experts, top_k; /* 0 without a router */
     int tokens, slots, hidden, width, shared_width, n_active;
     pm_input x, h, shared_h;
     float *logits;                  /* [tokens, experts] */
+    float *room;                    /* [tokens, PM_ROUTE_ROOM, experts] */
     int32_t *ids;                   /* [tokens, top_k], ascending for each token */
     float *weights;                 /* [tokens, top_k] */
     int32_t *slot;                  /* [tokens, top_k] */
@@ -91,13 +45,14 @@ static bool allocate(moe *m)
     size_t tokens = (size_t)m->tokens, slots = (size_t)m->slots, experts = (size_t)m->experts, pad = 64;
     size_t hidden = (size_t)m->hidden, width = (size_t)m->width, shared = (size_t)m->shared_width;
     char *route = pm_cpu_scratch(m->cpu, PM_SCRATCH_ROUTE,
-                                 (tokens * experts + 4 * slots + 2 * experts + 1) * sizeof(float) + 7 * pad);
+                                 ((1 + PM_ROUTE_ROOM) * tokens * experts + 4 * slots + 2 * experts + 1) * sizeof(float) + 8 * pad);
     char *h = pm_cpu_scratch(m->cpu, PM_SCRATCH_HIDDEN, 2 * slots * width * sizeof(float) + 2 * pad);
     char *y = pm_cpu_scratch(m->cpu, PM_SCRATCH_EXPERTS, slots * hidden * sizeof(float) + pad);
     char *s = pm_cpu_scratch(m->cpu, PM_SCRATCH_SHARED, tokens * (2 * shared + hidden + 1) * sizeof(float) + 4 * pad);
     if (!route || !h || !y || !s)
         return false;
     m->logits = part(&route, tokens * experts);
+    m->room = part(&route, PM_ROUTE_ROOM * tokens * experts);
     m->ids = part(&route, slots);
     m->weights = part(&route, slots);
     m->slot = part(&route, slots);
@@ -148,7 +103,9 @@ static void route_tokens(void *arg, int worker, int64_t first, int64_t last)
     moe *m = arg;
     const pm_route *route = &m->args->route;
     for (int64_t t = first; t < last; t++)
-        pm_moe_route(m->logits + t * route->experts, route, m->ids + t * route->top_k, m->weights + t * route->top_k);
+        pm_moe_route(route, m->logits + t * route->experts, route->token_experts ? m->batch->tokens[t] : 0,
+                     m->room + t * PM_ROUTE_ROOM * route->experts, m->ids + t * route->top_k,
+                     m->weights + t * route->top_k);
 }
 
 /* Sorts the pairs by expert (counting sort: within an expert tokens ascend). */
@@ -190,7 +147,7 @@ static void gate_up_rows(moe *m, int expert, int first, int last)
     pm_multiply(m->cpu, up, first, last, &columns, &results);
     for (int64_t i = from; i < from + n; i++) {
         float *g = m->gate + i * m->width + first;
-        m->cpu->matrix->swiglu(g, m->up + i * m->width + first, last - first, g);
+        m->cpu->matrix->swiglu(g, m->up + i * m->width + first, m->limit, last - first, g);
     }
 }
 
@@ -210,14 +167,16 @@ static void shared_activation(void *arg, int worker, int64_t first, int64_t last
 {
     (void)worker;
     moe *m = arg;
-    m->cpu->matrix->swiglu(m->shared_gate + first, m->shared_up + first, last - first, m->shared_gate + first);
+    m->cpu->matrix->swiglu(m->shared_gate + first, m->shared_up + first, m->limit, last - first,
+                           m->shared_gate + first);
 }
 
 /* The part [first, last) of a token's output. */
 static void combine(moe *m, int token, int first, int last)
 {
     enum { CHUNK = 256 };
-    float acc[CHUNK], *x = m->args->x->data + (int64_t)token * m->hidden;
+    float acc[CHUNK], *out = m->args->out->data + (int64_t)token * m->hidden;
+    const float *residual = m->args->residual ? m->args->residual->data + (int64_t)token * m->hidden : NULL;
     int top_k = m->top_k;
     for (int from = first; from < last; from += CHUNK) {
         int n = last - from < CHUNK ? last - from : CHUNK;
@@ -229,7 +188,7 @@ static void combine(moe *m, int token, int first, int last)
             m->cpu->matrix->add_scaled(acc, m->shared_y + (int64_t)token * m->hidden + from, weight, n);
         }
         for (int i = 0; i < n; i++)
-            x[from + i] += acc[i];
+            out[from + i] = residual ? residual[from + i] + acc[i] : acc[i];
     }
 }
 
@@ -291,7 +250,9 @@ static void costs(const moe *m, double *gate_up, double *down)
 int pm_cpu_moe(pm_backend *backend, const pm_batch *batch, const pm_moe_args *args, pm_error *err)
 {
     moe m = {.cpu = (pm_cpu *)backend,
+             .batch = batch,
              .args = args,
+             .limit = args->limit > 0 ? args->limit : INFINITY,
              .experts = args->router ? args->route.experts : 0,
              .top_k = args->router ? args->route.top_k : 0,
              .tokens = batch->n_tokens,
@@ -308,7 +269,8 @@ int pm_cpu_moe(pm_backend *backend, const pm_batch *batch, const pm_moe_args *ar
         (pm_input){m.shared_gate, m.tokens, m.shared_width, PM_SCRATCH_NORM, PM_SCRATCH_SHARED_QUANT, 0, {{0}}};
     if (!first_products(&m))
         return pm_fail_memory(err);
-    double gate_up_ns, down_ns, route_ns = m.experts * (args->route.normalise ? 2.0 : 20.0);
+    bool plain = args->route.kind == PM_ROUTE_SOFTMAX && args->route.normalise;
+    double gate_up_ns, down_ns, route_ns = m.experts * (plain ? 2.0 : 20.0);
     if (args->router)
         pm_pool_run(pool, m.tokens, pm_grain(m.cpu, m.tokens, route_ns), route_tokens, &m);
     assign_slots(&m);
