@@ -1,85 +1,8 @@
-/* Mixture of experts: routing by hand-made cases, the whole operation against double arithmetic, and the same bits for
- * a token whatever its company, the level and the number of threads. */
+/* Mixture of experts: the operation against double arithmetic, and the same bits for a token whatever its company, the
+ * level and the number of threads. */
 #include "ops/matrices.h"
 
 enum { MAX_TOKENS = 33, MAX_HIDDEN = 256 };
-
-/* ---- routing ---- */
-
-static void route_softmax(const float *logits, int experts, int top_k, bool normalise, float scale, int32_t *ids,
-                          float *weights)
-{
-    const pm_route route = {
-        .kind = PM_ROUTE_SOFTMAX, .experts = experts, .top_k = top_k, .normalise = normalise, .scale = scale};
-    float room[PM_ROUTE_ROOM * 8];
-    pm_moe_route(&route, logits, 0, room, ids, weights);
-}
-
-static void route_normalise_and_scale(void **state)
-{
-    (void)state;
-    static const float logits[] = {0.5f, 2.0f, -1.0f, 1.0f};
-    double all = 0, chosen = exp(2.0) + exp(1.0);
-    for (int e = 0; e < 4; e++)
-        all += exp((double)logits[e]);
-    for (int normalise = 0; normalise < 2; normalise++)
-        for (int scaled = 0; scaled < 2; scaled++) {
-            float scale = scaled ? 2.5f : 1.0f, weights[2];
-            int32_t ids[2];
-            route_softmax(logits, 4, 2, normalise, scale, ids, weights);
-            assert_int_equal(ids[0], 1);
-            assert_int_equal(ids[1], 3);
-            double sum = normalise ? scale : chosen / all * (double)scale;
-            assert_true(fabs((double)weights[0] + (double)weights[1] - sum) < 1e-6 * sum);
-            assert_true(fabs((double)weights[0] / (double)weights[1] - exp(1.0)) < 1e-5);
-        }
-}
-
-static void route_ties_and_order(void **state)
-{
-    (void)state;
-    static const struct {
-        float logits[8];
-        int top_k;
-        int32_t ids[8];
-    } cases[] = {
-        {{1, 1, 1, 1, 1, 1, 1, 1}, 3, {0, 1, 2}},
-        {{0, 3, 1, 3, 2, 3, 2, 2}, 4, {1, 3, 4, 5}},
-        {{0, 3, 1, 3, 2, 3, 2, 2}, 5, {1, 3, 4, 5, 6}},
-        {{-5, -4, -3, -2, -1, 0, 1, 2}, 1, {7}},
-        {{7, 6, 5, 4, 3, 2, 1, 0}, 8, {0, 1, 2, 3, 4, 5, 6, 7}},
-        {{-0.0f, 0.0f, -0.0f, 0.0f, -1, -1, -1, -1}, 2, {0, 1}},
-    };
-    for (size_t i = 0; i < PM_COUNT(cases); i++) {
-        int32_t ids[8];
-        float weights[8];
-        route_softmax(cases[i].logits, 8, cases[i].top_k, true, 1, ids, weights);
-        assert_memory_equal(ids, cases[i].ids, (size_t)cases[i].top_k * sizeof(*ids));
-    }
-}
-
-static void route_extremes(void **state)
-{
-    (void)state;
-    int32_t ids[3];
-    float weights[3];
-    static const float far[] = {3e38f, -3e38f, 0, -3e38f, 1e38f, 5};
-    route_softmax(far, 6, 3, true, 1, ids, weights);
-    assert_true(weights[0] == 1 && weights[1] == 0 && weights[2] == 0);
-    route_softmax(far, 6, 3, false, 1, ids, weights);
-    assert_true(weights[0] == 1 && weights[1] == 0 && weights[2] == 0);
-    static const float bad[] = {NAN, INFINITY, -INFINITY};
-    for (int b = 0; b < 3; b++)
-        for (int at = 0; at < 6; at++) {
-            float logits[6] = {1, 2, 3, 4, 5, 6};
-            logits[at] = bad[b];
-            route_softmax(logits, 6, 3, true, 1, ids, weights);
-            for (int i = 0; i < 3; i++) {
-                assert_true(ids[i] >= 0 && ids[i] < 6 && (i == 0 || ids[i] > ids[i - 1]));
-                assert_true(isnan(weights[i]));
-            }
-        }
-}
 
 /* ---- the whole operation ---- */
 
@@ -352,15 +275,64 @@ static void not_finite_stays_in_its_token(void **state)
     }
 }
 
+static pm_weight float_matrix(int out, int in, const float *data)
+{
+    return (pm_weight){.format = PM_FORMAT_F32, .out = out, .in = in, .data = data};
+}
+
+/* One token, with gates of 20 and -50 and ups of -30 and 30: only the gate's upper side is bounded. The result has no
+ * residual, is the same through a routed and through the shared expert, and leaves x alone. */
+static void limit_bounds_every_expert(void **state)
+{
+    (void)state;
+    static const float gate_data[] = {20, 0, 0, -50}, up_data[] = {-30, 0, 0, 30}, down_data[] = {1, 0, 0, 1};
+    static const float x_data[] = {1, 1}, norm_data[] = {1, 1}, router_data[] = {0, 0};
+    const pm_weight gate = float_matrix(2, 2, gate_data), up = float_matrix(2, 2, up_data),
+                    down = float_matrix(2, 2, down_data), router = float_matrix(1, 2, router_data);
+    const double silu[] = {10 / (1 + exp(-10)), -50 / (1 + exp(50))};
+    for (int level = 0; level < TEST_LEVELS; level++)
+        for (int shared = 0; shared < 2; shared++)
+            for (int limited = 0; limited < 2; limited++) {
+                pm_backend *backend = level_backend(1, level);
+                if (!backend)
+                    continue;
+                pm_tensor *x = tensor_new(backend, 1, 2, x_data), *norm = tensor_new(backend, 1, 2, norm_data);
+                pm_tensor *out = tensor_new(backend, 1, 2, NULL);
+                pm_moe_args args = {.x = x, .out = out, .norm = norm, .limit = limited ? 10 : 0};
+                if (shared) {
+                    args.shared_gate_proj = &gate;
+                    args.shared_up_proj = &up;
+                    args.shared_down_proj = &down;
+                } else {
+                    args.route = (pm_route){.experts = 1, .top_k = 1, .normalise = true, .scale = 1};
+                    args.router = &router;
+                    args.gate = &gate;
+                    args.up = &up;
+                    args.down = &down;
+                }
+                float y[2], after[2];
+                pm_error err;
+                assert_int_equal(backend->ops->moe(backend, &(pm_batch){.n_tokens = 1}, &args, &err), PM_OK);
+                tensor_get(backend, out, 1, y);
+                tensor_get(backend, x, 1, after);
+                double first = limited ? silu[0] * -10 : 20 / (1 + exp(-20)) * -30, second = limited ? 10 : 30;
+                assert_true(fabs(y[0] - first) < 1e-4);
+                assert_true(fabs(y[1] - silu[1] * second) < 1e-4);
+                assert_memory_equal(after, x_data, sizeof(after));
+                backend->ops->tensor_free(backend, x);
+                backend->ops->tensor_free(backend, norm);
+                backend->ops->tensor_free(backend, out);
+                backend->ops->free(backend);
+            }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(route_normalise_and_scale),
-        cmocka_unit_test(route_ties_and_order),
-        cmocka_unit_test(route_extremes),
         cmocka_unit_test(moe_is_right),
         cmocka_unit_test(company_level_and_threads_do_not_matter),
         cmocka_unit_test(not_finite_stays_in_its_token),
+        cmocka_unit_test(limit_bounds_every_expert),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

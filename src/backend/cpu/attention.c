@@ -422,8 +422,8 @@ int pm_cpu_attention(pm_backend *backend, const pm_batch *batch, const pm_attent
     job.n_tiles = make_tiles(batch, tokens, tiles);
 
     int64_t row = (int64_t)args->kv_heads * args->head_dim;
-    pm_run(cpu, job.n_tiles, pm_grain(tokens * (row * 4 + (args->rope ? 50 * args->rope->pairs : 0))), append_tiles,
-           &job);
+    pm_run(cpu, job.n_tiles, pm_mixer_grain(tokens * (row * 4 + (args->rope ? 50 * args->rope->pairs : 0))),
+           append_tiles, &job);
     rc = check_values(&job, err);
     if (rc != PM_OK)
         return rc;
@@ -434,6 +434,6 @@ int pm_cpu_attention(pm_backend *backend, const pm_batch *batch, const pm_attent
     int64_t cost = visible_keys(batch, args->window) * args->heads * args->head_dim;
     job.parts = pm_group_parts(cpu, items, group, cost);
     items *= job.parts;
-    pm_run(cpu, items, pm_grain(cost / items), attend_items, &job);
+    pm_run(cpu, items, pm_mixer_grain(cost / items), attend_items, &job);
     return PM_OK;
 }

@@ -241,7 +241,7 @@ static bool separate(pm_cpu *cpu, int tokens, separated *to, pm_gated_delta_args
         *parts[i] = (pm_tensor){tokens, widths[i], data};
         data += tokens * widths[i];
     }
-    pm_run(cpu, tokens, pm_grain(channels + values), separate_tokens, to);
+    pm_run(cpu, tokens, pm_mixer_grain(channels + values), separate_tokens, to);
     *args = *to->from;
     args->qkv = &to->qkv;
     args->z = &to->z;
@@ -272,7 +272,7 @@ int pm_cpu_gated_delta(pm_backend *backend, const pm_batch *batch, const pm_gate
     int64_t cost = batch->n_tokens * (int64_t)args->value_heads * state * 4;
     job.parts = pm_group_parts(cpu, items, args->value_heads / args->key_heads, cost);
     items *= job.parts;
-    pm_run(cpu, items, pm_grain(cost / items), delta_items, &job);
-    pm_run(cpu, batch->n_segments, pm_grain((int64_t)channels_of(args) * args->kernel), shift_items, &job);
+    pm_run(cpu, items, pm_mixer_grain(cost / items), delta_items, &job);
+    pm_run(cpu, batch->n_segments, pm_mixer_grain((int64_t)channels_of(args) * args->kernel), shift_items, &job);
     return PM_OK;
 }

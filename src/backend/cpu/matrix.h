@@ -199,7 +199,7 @@ double pm_row_cost(const pm_weight *w, int columns); /* nanoseconds, roughly */
 /* Chooses experts by the router logits of `token`: ids ascending and their weights, [top_k] each. Logits that are not
  * finite give NaN weights (and ids within bounds). `room` is [PM_ROUTE_ROOM * experts], for its use. */
 enum { PM_ROUTE_ROOM = 3 };
-void pm_moe_route(const pm_route *route, const float *logits, pm_token token, float *room, int32_t *ids,
-                  float *weights);
+void pm_moe_route(const struct pm_mixer_kernels *kernels, const pm_route *route, const float *logits, pm_token token,
+                  float *room, int32_t *ids, float *weights);
 
 #endif

@@ -10,6 +10,11 @@ static void scalar_delta_gates(float A_log, float a, float b, float *decay, floa
     pm_delta_gates(A_log, a, b, decay, beta);
 }
 
+static void scalar_sqrt_softplus(const float *x, float *y, int n)
+{
+    pm_sqrt_softplus(x, y, n);
+}
+
 const pm_mixer_kernels pm_mixer_scalar = {
     .dot = scalar_dot,
     .widen = pm_scalar_widen,
@@ -18,6 +23,7 @@ const pm_mixer_kernels pm_mixer_scalar = {
     .softmax = pm_scalar_softmax,
     .mix = pm_scalar_mix,
     .gate = pm_scalar_gate,
+    .sqrt_softplus = scalar_sqrt_softplus,
     .conv = pm_scalar_conv,
     .delta_gates = scalar_delta_gates,
     .delta = pm_scalar_delta,

@@ -1,5 +1,6 @@
-/* The inner loops of attention and of the gated delta net, one table a level. The scalar table defines the bits. Sums
- * called dot or sum follow the rule of cpu.h; every other sum is one chain of fmaf per element, in the stated order. */
+/* The inner loops of attention, of the gated delta net and of routing, one table a level. The scalar table defines the
+ * bits. Sums called dot or sum follow the rule of cpu.h; every other sum is one chain of fmaf per element, in the
+ * stated order. */
 #ifndef PM_MIXER_H
 #define PM_MIXER_H
 
@@ -40,6 +41,7 @@ typedef struct pm_mixer_kernels {
     /* acc = correction * acc + sum of p[j] v[j], ascending j, for n rows of v. */
     void (*mix)(float *acc, float correction, const float *p, const float *v, size_t stride, int dim, int n);
     void (*gate)(float *x, const float *gate, int n); /* x *= sigmoid(gate) */
+    void (*sqrt_softplus)(const float *x, float *y, int n);
 
     /* y[t][c] = silu(sum of w[c][i] x[t + i][c], ascending i); rows of y are `width` long. */
     void (*conv)(const pm_conv_args *args, float *y);
@@ -80,6 +82,12 @@ void pm_avx2_gated_norm(const float *x, const float *norm, const float *z, float
 #endif
 
 /* The same code at every level; where fma is an instruction it is faster. */
+static inline void pm_sqrt_softplus(const float *x, float *y, int n)
+{
+    for (int i = 0; i < n; i++)
+        y[i] = sqrtf(pm_softplus(x[i]));
+}
+
 static inline void pm_delta_gates(float A_log, float a, float b, float *decay, float *beta)
 {
     *decay = pm_exp(-pm_exp(A_log) * pm_softplus(a));
@@ -119,7 +127,7 @@ static inline int pm_group_parts(const pm_cpu *cpu, int64_t items, int group, in
 }
 
 /* How many indices make a piece when one of them costs `cost`. */
-static inline int64_t pm_grain(int64_t cost)
+static inline int64_t pm_mixer_grain(int64_t cost)
 {
     return cost >= PM_PIECE ? 1 : PM_PIECE / (cost > 0 ? cost : 1);
 }

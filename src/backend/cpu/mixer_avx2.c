@@ -1,6 +1,11 @@
 #include "backend/cpu/math_avx2.h"
 #include "backend/cpu/mixer.h"
 
+static void avx2_sqrt_softplus(const float *x, float *y, int n)
+{
+    pm_sqrt_softplus(x, y, n);
+}
+
 const pm_mixer_kernels pm_mixer_avx2 = {
     .dot = pm_dot_avx2,
     .widen = pm_avx2_widen,
@@ -9,6 +14,7 @@ const pm_mixer_kernels pm_mixer_avx2 = {
     .softmax = pm_avx2_softmax,
     .mix = pm_avx2_mix,
     .gate = pm_avx2_gate,
+    .sqrt_softplus = avx2_sqrt_softplus,
     .conv = pm_avx2_conv,
     .delta_gates = pm_avx2_delta_gates,
     .delta = pm_avx2_delta,

@@ -44,8 +44,9 @@ static bool allocate(moe *m)
 {
     size_t tokens = (size_t)m->tokens, slots = (size_t)m->slots, experts = (size_t)m->experts, pad = 64;
     size_t hidden = (size_t)m->hidden, width = (size_t)m->width, shared = (size_t)m->shared_width;
-    char *route = pm_cpu_scratch(m->cpu, PM_SCRATCH_ROUTE,
-                                 ((1 + PM_ROUTE_ROOM) * tokens * experts + 4 * slots + 2 * experts + 1) * sizeof(float) + 8 * pad);
+    char *route = pm_cpu_scratch(
+        m->cpu, PM_SCRATCH_ROUTE,
+        ((1 + PM_ROUTE_ROOM) * tokens * experts + 4 * slots + 2 * experts + 1) * sizeof(float) + 8 * pad);
     char *h = pm_cpu_scratch(m->cpu, PM_SCRATCH_HIDDEN, 2 * slots * width * sizeof(float) + 2 * pad);
     char *y = pm_cpu_scratch(m->cpu, PM_SCRATCH_EXPERTS, slots * hidden * sizeof(float) + pad);
     char *s = pm_cpu_scratch(m->cpu, PM_SCRATCH_SHARED, tokens * (2 * shared + hidden + 1) * sizeof(float) + 4 * pad);
@@ -103,9 +104,9 @@ static void route_tokens(void *arg, int worker, int64_t first, int64_t last)
     moe *m = arg;
     const pm_route *route = &m->args->route;
     for (int64_t t = first; t < last; t++)
-        pm_moe_route(route, m->logits + t * route->experts, route->token_experts ? m->batch->tokens[t] : 0,
-                     m->room + t * PM_ROUTE_ROOM * route->experts, m->ids + t * route->top_k,
-                     m->weights + t * route->top_k);
+        pm_moe_route(m->cpu->mixer, route, m->logits + t * route->experts,
+                     route->token_experts ? m->batch->tokens[t] : 0, m->room + t * PM_ROUTE_ROOM * route->experts,
+                     m->ids + t * route->top_k, m->weights + t * route->top_k);
 }
 
 /* Sorts the pairs by expert (counting sort: within an expert tokens ascend). */

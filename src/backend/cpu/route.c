@@ -1,6 +1,7 @@
 /* Which experts a token goes to, and how much each counts. */
 #include "backend/cpu/math.h"
 #include "backend/cpu/matrix.h"
+#include "backend/cpu/mixer.h"
 
 /* The n largest of `count` scores, by (score descending, index ascending), kept in a sorted list. */
 static void choose(const float *scores, int count, int n, int32_t *ids)
@@ -55,18 +56,16 @@ static void route_softmax(const pm_route *route, const float *logits, int32_t *i
         weights[i] = weights[i] / sum * route->scale + zero;
 }
 
-static void score(pm_route_kind kind, const float *logits, int n, float *scores)
+static void score(const pm_mixer_kernels *kernels, pm_route_kind kind, const float *logits, int n, float *scores)
 {
     float largest = logits[0], sum = 0;
     switch (kind) {
     case PM_ROUTE_SIGMOID:
         for (int e = 0; e < n; e++)
-            scores[e] = pm_sigmoid(logits[e]);
+            scores[e] = 1;
+        kernels->gate(scores, logits, n);
         break;
-    case PM_ROUTE_SQRT_SOFTPLUS:
-        for (int e = 0; e < n; e++)
-            scores[e] = sqrtf(pm_softplus(logits[e]));
-        break;
+    case PM_ROUTE_SQRT_SOFTPLUS: kernels->sqrt_softplus(logits, scores, n); break;
     case PM_ROUTE_SOFTMAX:
         for (int e = 1; e < n; e++)
             largest = logits[e] > largest ? logits[e] : largest;
@@ -105,7 +104,8 @@ static void mask_groups(const pm_route *route, float *biased, float *room)
     }
 }
 
-void pm_moe_route(const pm_route *route, const float *logits, pm_token token, float *room, int32_t *ids, float *weights)
+void pm_moe_route(const pm_mixer_kernels *kernels, const pm_route *route, const float *logits, pm_token token,
+                  float *room, int32_t *ids, float *weights)
 {
     if (route->kind == PM_ROUTE_SOFTMAX && route->groups <= 1 && !route->token_experts) {
         route_softmax(route, logits, ids, weights);
@@ -113,7 +113,7 @@ void pm_moe_route(const pm_route *route, const float *logits, pm_token token, fl
     }
     int experts = route->experts, top_k = route->top_k;
     float *scores = room, *biased = room + experts, sum = route->epsilon, zero = poison(logits, experts);
-    score(route->kind, logits, experts, scores);
+    score(kernels, route->kind, logits, experts, scores);
     if (route->token_experts) {
         for (int i = 0; i < top_k; i++)
             ids[i] = (int32_t)route->token_experts->data[(int64_t)token * top_k + i];
