@@ -157,6 +157,37 @@ typedef struct pm_gated_delta_args {
     pm_tensor *out;  /* [tokens, value_heads * value_dim] */
 } pm_gated_delta_args;
 
+/* Gated short convolution (LFM2): out = C * (causal depthwise convolution of B * x over the last `kernel` tokens, +
+ * bias). */
+typedef struct pm_short_conv_args {
+    const pm_tensor *bcx;  /* [tokens, 3 * width]: B, C, x */
+    const pm_tensor *conv; /* [width, kernel] */
+    const pm_tensor *bias; /* [1, width] or NULL */
+    int width, kernel;
+    int conv_state; /* slot: (kernel - 1) * width products B * x, the oldest first */
+    pm_tensor *out; /* [tokens, width] */
+} pm_short_conv_args;
+
+/* Mamba-2 (Dao and Gu 2024, "Transformers are SSMs"; Nemotron-H). With inner = heads * head_dim, per token:
+ *   x, B, C = silu(causal depthwise convolution of their projections over the last `kernel` inputs, + bias); each of
+ * the groups' B and C serves heads / groups heads
+ *   dt = clamp(softplus(dt + dt_bias), dt_min, dt_max) per head
+ *   S = exp(-exp(A_log) dt) S + B (dt x)^T; y = C^T S + D x                     S [state_size, head_dim] per head
+ *   out = rmsnorm(y * silu(z)) * norm, over the inner / groups elements of a group */
+typedef struct pm_mamba2_args {
+    const pm_tensor *projected; /* [tokens, inner + channels + heads]: z; x, B, C (the convolution's channels = inner +
+                                   2 * groups * state_size); dt */
+    const pm_tensor *conv;      /* [channels, kernel] */
+    const pm_tensor *conv_bias; /* [1, channels] or NULL */
+    const pm_tensor *A_log, *D, *dt_bias; /* [1, heads] */
+    const pm_tensor *norm;                /* [1, inner] */
+    float eps, dt_min, dt_max;
+    int heads, head_dim, groups, state_size, kernel;
+    int conv_state; /* slot: (kernel - 1) * channels, the oldest input first */
+    int ssm_state;  /* slot: heads * state_size * head_dim */
+    pm_tensor *out; /* [tokens, inner] */
+} pm_mamba2_args;
+
 /* Which experts a token goes to. A score is made of each expert's logit; the top_k best are chosen by score + bias,
  * ties to the lower index; their weights are the scores without the bias, divided by their sum when `normalise`, times
  * `scale`. Experts are combined in ascending index.
@@ -268,6 +299,8 @@ typedef struct pm_backend_ops {
     int (*linear)(pm_backend *backend, const pm_batch *batch, const pm_linear_args *args, pm_error *err);
     int (*attention)(pm_backend *backend, const pm_batch *batch, const pm_attention_args *args, pm_error *err);
     int (*gated_delta)(pm_backend *backend, const pm_batch *batch, const pm_gated_delta_args *args, pm_error *err);
+    int (*short_conv)(pm_backend *backend, const pm_batch *batch, const pm_short_conv_args *args, pm_error *err);
+    int (*mamba2)(pm_backend *backend, const pm_batch *batch, const pm_mamba2_args *args, pm_error *err);
     int (*moe)(pm_backend *backend, const pm_batch *batch, const pm_moe_args *args, pm_error *err);
     int (*logits)(pm_backend *backend, const pm_batch *batch, const pm_logits_args *args, pm_error *err);
 

@@ -76,6 +76,30 @@ pm_cost pm_cost_gated_delta(const pm_batch *batch, const pm_gated_delta_args *ar
     };
 }
 
+/* The state is read and written. */
+pm_cost pm_cost_short_conv(const pm_batch *batch, const pm_short_conv_args *args)
+{
+    int64_t width = args->width, state = (args->kernel - 1) * width;
+    return (pm_cost){
+        .bytes =
+            floats(width * args->kernel + (args->bias ? width : 0)) + 2 * (uint64_t)batch->n_segments * floats(state),
+        .float_ops = 2 * (uint64_t)batch->n_tokens * (uint64_t)(width * args->kernel),
+    };
+}
+
+/* Both states are read and written. An element of the SSM state takes two multiply-adds per token: changed and read. */
+pm_cost pm_cost_mamba2(const pm_batch *batch, const pm_mamba2_args *args)
+{
+    int64_t inner = (int64_t)args->heads * args->head_dim, state = inner * args->state_size;
+    int64_t channels = inner + 2 * (int64_t)args->groups * args->state_size;
+    uint64_t states = floats(state + (args->kernel - 1) * channels);
+    uint64_t parameters = floats(channels * args->kernel + (args->conv_bias ? channels : 0) + 3 * args->heads + inner);
+    return (pm_cost){
+        .bytes = parameters + 2 * (uint64_t)batch->n_segments * states,
+        .float_ops = (uint64_t)batch->n_tokens * (uint64_t)(2 * channels * args->kernel + 4 * state),
+    };
+}
+
 pm_cost pm_cost_moe(const pm_batch *batch, const pm_moe_args *args)
 {
     pm_cost cost = {0};

@@ -5,11 +5,17 @@
 
 #include <stdlib.h>
 
-typedef enum operation { EMBED, LINEAR, ATTENTION, GATED_DELTA, MOE, LOGITS, OPERATIONS } operation;
+typedef enum operation { EMBED, LINEAR, ATTENTION, GATED_DELTA, SHORT_CONV, MAMBA2, MOE, LOGITS, OPERATIONS } operation;
 
 static const char *const names[OPERATIONS] = {
-    [EMBED] = "embed", [LINEAR] = "linear", [ATTENTION] = "attention", [GATED_DELTA] = "gated_delta",
-    [MOE] = "moe",     [LOGITS] = "logits",
+    [EMBED] = "embed",
+    [LINEAR] = "linear",
+    [ATTENTION] = "attention",
+    [GATED_DELTA] = "gated_delta",
+    [SHORT_CONV] = "short_conv",
+    [MAMBA2] = "mamba2",
+    [MOE] = "moe",
+    [LOGITS] = "logits",
 };
 _Static_assert((int)OPERATIONS <= (int)PM_PROFILE_OPS, "pm_profile has room for every operation");
 
@@ -77,6 +83,24 @@ static int timed_gated_delta(pm_backend *backend, const pm_batch *batch, const p
     return status ? status : add(p, GATED_DELTA, seconds, pm_cost_gated_delta(batch, args));
 }
 
+static int timed_short_conv(pm_backend *backend, const pm_batch *batch, const pm_short_conv_args *args, pm_error *err)
+{
+    pm_profiler *p = profiler_of(backend);
+    double start = pm_now();
+    int status = p->inner->short_conv(backend, batch, args, err);
+    double seconds = pm_now() - start;
+    return status ? status : add(p, SHORT_CONV, seconds, pm_cost_short_conv(batch, args));
+}
+
+static int timed_mamba2(pm_backend *backend, const pm_batch *batch, const pm_mamba2_args *args, pm_error *err)
+{
+    pm_profiler *p = profiler_of(backend);
+    double start = pm_now();
+    int status = p->inner->mamba2(backend, batch, args, err);
+    double seconds = pm_now() - start;
+    return status ? status : add(p, MAMBA2, seconds, pm_cost_mamba2(batch, args));
+}
+
 /* What it costs depends on the experts that it chooses. */
 static int timed_moe(pm_backend *backend, const pm_batch *batch, const pm_moe_args *args, pm_error *err)
 {
@@ -129,6 +153,8 @@ int pm_profiler_new(pm_profiler **out, pm_backend *backend, pm_kv_type type, pm_
     p->ops.linear = timed_linear;
     p->ops.attention = timed_attention;
     p->ops.gated_delta = timed_gated_delta;
+    p->ops.short_conv = timed_short_conv;
+    p->ops.mamba2 = timed_mamba2;
     p->ops.moe = timed_moe;
     p->ops.logits = timed_logits;
     pm_profiler_reset(p);

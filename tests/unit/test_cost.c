@@ -106,6 +106,28 @@ static void delta_rule(void **state)
     check(pm_cost_gated_delta(&batch, &args), 4 * (72 + 4 + 8) + 2 * 2 * 4 * (48 + 64), 0, 5 * 2 * (24 * 3 + 3 * 64));
 }
 
+static void short_convolution(void **state)
+{
+    (void)state;
+    pm_batch batch = {.n_tokens = 5, .n_segments = 2};
+    pm_short_conv_args args = {.width = 6, .kernel = 3};
+    /* parameters 6 x 3; a state of 2 x 6, read and written by both sequences. */
+    check(pm_cost_short_conv(&batch, &args), 4 * 18 + 2 * 2 * 4 * 12, 0, 5 * 2 * 18);
+    args.bias = a_tensor();
+    check(pm_cost_short_conv(&batch, &args), 4 * (18 + 6) + 2 * 2 * 4 * 12, 0, 5 * 2 * 18);
+}
+
+static void state_space(void **state)
+{
+    (void)state;
+    pm_batch batch = {.n_tokens = 5, .n_segments = 2};
+    pm_mamba2_args args = {.heads = 4, .head_dim = 2, .groups = 2, .state_size = 3, .kernel = 3};
+    /* 8 + 12 channels; parameters 20 x 3, 3 x 4, 8; states of 2 x 20 and 8 x 3, read and written by both sequences. */
+    check(pm_cost_mamba2(&batch, &args), 4 * (60 + 12 + 8) + 2 * 2 * 4 * (40 + 24), 0, 5 * 2 * (60 + 2 * 24));
+    args.conv_bias = a_tensor();
+    check(pm_cost_mamba2(&batch, &args), 4 * (60 + 20 + 12 + 8) + 2 * 2 * 4 * (40 + 24), 0, 5 * 2 * (60 + 2 * 24));
+}
+
 static void experts(void **state)
 {
     (void)state;

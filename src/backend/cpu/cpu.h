@@ -27,6 +27,8 @@ typedef enum pm_scratch {
     PM_SCRATCH_ATTEND,       /* per-worker attention */
     PM_SCRATCH_DELTA,        /* per-worker or per-token delta rule */
     PM_SCRATCH_SEPARATE,     /* interleaved inputs of the delta rule, separated */
+    PM_SCRATCH_CONV,         /* per-worker short convolution */
+    PM_SCRATCH_MAMBA,        /* per-worker state space */
     PM_SCRATCH_ROPE,         /* sines and cosines */
     PM_SCRATCHES
 } pm_scratch;
@@ -68,6 +70,8 @@ int pm_cpu_embed(pm_backend *backend, const pm_batch *batch, const pm_embed_args
 int pm_cpu_linear(pm_backend *backend, const pm_batch *batch, const pm_linear_args *args, pm_error *err);
 int pm_cpu_attention(pm_backend *backend, const pm_batch *batch, const pm_attention_args *args, pm_error *err);
 int pm_cpu_gated_delta(pm_backend *backend, const pm_batch *batch, const pm_gated_delta_args *args, pm_error *err);
+int pm_cpu_short_conv(pm_backend *backend, const pm_batch *batch, const pm_short_conv_args *args, pm_error *err);
+int pm_cpu_mamba2(pm_backend *backend, const pm_batch *batch, const pm_mamba2_args *args, pm_error *err);
 int pm_cpu_moe(pm_backend *backend, const pm_batch *batch, const pm_moe_args *args, pm_error *err);
 int pm_cpu_logits(pm_backend *backend, const pm_batch *batch, const pm_logits_args *args, pm_error *err);
 

@@ -11,10 +11,10 @@ void pm_scalar_conv(const pm_conv_args *args, float *y)
 {
     for (int t = 0; t < args->n; t++)
         for (int c = 0; c < args->width; c++) {
-            float sum = 0;
+            float sum = args->bias ? args->bias[c] : 0;
             for (int i = 0; i < args->kernel; i++)
                 sum = fmaf(args->w[(size_t)c * (size_t)args->kernel + (size_t)i], args->x[t + i][c], sum);
-            y[(size_t)t * (size_t)args->width + (size_t)c] = pm_silu(sum);
+            y[(size_t)t * (size_t)args->width + (size_t)c] = args->linear ? sum : pm_silu(sum);
         }
 }
 
@@ -93,13 +93,14 @@ static size_t channels_of(const pm_gated_delta_args *args)
     return 2 * (size_t)args->key_heads * (size_t)args->key_dim + (size_t)args->value_heads * (size_t)args->value_dim;
 }
 
-/* Input `t` of a segment at channel 0; t >= 1 - kernel: those before the segment are the conv state. */
-static const float *input_row(const pm_gated_delta_args *args, const pm_segment *segment, int64_t t)
+static pm_conv_input conv_input(const pm_gated_delta_args *args, const pm_segment *segment)
 {
     size_t channels = channels_of(args);
-    if (t < 0)
-        return segment->states[args->conv_state]->data + (size_t)(t + args->kernel - 1) * channels;
-    return args->qkv->data + (size_t)(segment->first + t) * channels;
+    return (pm_conv_input){.state = segment->states[args->conv_state]->data,
+                           .x = args->qkv->data + (size_t)segment->first * channels,
+                           .channels = channels,
+                           .stride = channels,
+                           .kernel = args->kernel};
 }
 
 /* Convolved channels [channel, channel + width) of tokens [t, t + n) of the segment. */
@@ -107,8 +108,9 @@ static void convolve(const delta_job *job, bench *b, const pm_segment *segment, 
                      float *y)
 {
     const pm_gated_delta_args *args = job->args;
+    pm_conv_input in = conv_input(args, segment);
     for (int i = 0; i < n + args->kernel - 1; i++)
-        b->x[i] = input_row(args, segment, (int64_t)t + i + 1 - args->kernel) + channel;
+        b->x[i] = pm_conv_row(&in, (int64_t)t + i + 1 - args->kernel) + channel;
     const float *w = args->conv->data + channel * (size_t)args->kernel;
     job->cpu->mixer->conv(&(pm_conv_args){.x = b->x, .w = w, .width = width, .kernel = args->kernel, .n = n}, y);
 }
@@ -182,19 +184,14 @@ static void delta_items(void *arg, int worker, int64_t first, int64_t last)
     }
 }
 
-/* The conv state becomes the newest kernel - 1 inputs. Ascending, a row is read before it is overwritten. */
 static void shift_items(void *arg, int worker, int64_t first, int64_t last)
 {
     (void)worker;
     const delta_job *job = arg;
-    const pm_gated_delta_args *args = job->args;
-    size_t channels = channels_of(args);
     for (int64_t s = first; s < last; s++) {
         const pm_segment *segment = job->batch->segments + s;
-        float *state = segment->states[args->conv_state]->data;
-        for (int i = 0; i < args->kernel - 1; i++)
-            memcpy(state + (size_t)i * channels, input_row(args, segment, (int64_t)segment->n + i + 1 - args->kernel),
-                   channels * sizeof(float));
+        pm_conv_input in = conv_input(job->args, segment);
+        pm_conv_shift(&in, segment->n, segment->states[job->args->conv_state]->data);
     }
 }
 

@@ -9,19 +9,20 @@ static void conv_channels(const pm_conv_args *args, int c, __m256i mask, float *
     const __m256i taps = _mm256_mullo_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(kernel));
     const float *w = args->w + (size_t)c * (size_t)kernel;
     const __m256 zero = _mm256_setzero_ps();
+    const __m256 bias = args->bias ? _mm256_maskload_ps(args->bias + c, mask) : zero;
     enum { AHEAD = 8 }; /* taps in registers; a longer kernel gathers the rest again for each token */
     __m256 tap[AHEAD];
     int kept = kernel < AHEAD ? kernel : AHEAD;
     for (int i = 0; i < kept; i++)
         tap[i] = _mm256_mask_i32gather_ps(zero, w + i, taps, _mm256_castsi256_ps(mask), 4);
     for (int t = 0; t < args->n; t++) {
-        __m256 sum = zero;
+        __m256 sum = bias;
         for (int i = 0; i < kept; i++)
             sum = _mm256_fmadd_ps(tap[i], _mm256_maskload_ps(args->x[t + i] + c, mask), sum);
         for (int i = kept; i < kernel; i++)
             sum = _mm256_fmadd_ps(_mm256_mask_i32gather_ps(zero, w + i, taps, _mm256_castsi256_ps(mask), 4),
                                   _mm256_maskload_ps(args->x[t + i] + c, mask), sum);
-        _mm256_maskstore_ps(y + (size_t)t * (size_t)args->width + c, mask, pm_silu8(sum));
+        _mm256_maskstore_ps(y + (size_t)t * (size_t)args->width + c, mask, args->linear ? sum : pm_silu8(sum));
     }
 }
 

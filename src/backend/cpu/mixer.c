@@ -15,6 +15,11 @@ static void scalar_sqrt_softplus(const float *x, float *y, int n)
     pm_sqrt_softplus(x, y, n);
 }
 
+static void scalar_ssm_gates(float A_log, float raw, float min, float max, float *decay, float *dt)
+{
+    pm_ssm_gates(A_log, raw, min, max, decay, dt);
+}
+
 const pm_mixer_kernels pm_mixer_scalar = {
     .dot = scalar_dot,
     .widen = pm_scalar_widen,
@@ -27,6 +32,8 @@ const pm_mixer_kernels pm_mixer_scalar = {
     .conv = pm_scalar_conv,
     .delta_gates = scalar_delta_gates,
     .delta = pm_scalar_delta,
+    .ssm_gates = scalar_ssm_gates,
+    .ssm = pm_scalar_ssm,
     .gated_norm = pm_scalar_gated_norm,
 };
 

@@ -1,4 +1,4 @@
-/* The inner loops of attention, of the gated delta net and of routing, one table a level. The scalar table defines the
+/* The inner loops of attention, of recurrent layers and of routing, one table a level. The scalar table defines the
  * bits. Sums called dot or sum follow the rule of cpu.h; every other sum is one chain of fmaf per element, in the
  * stated order. */
 #ifndef PM_MIXER_H
@@ -8,10 +8,12 @@
 #include "backend/cpu/math.h"
 #include "backend/cpu/memory.h"
 
-/* The inputs of a causal convolution of `width` neighbouring channels over n tokens. */
+/* A causal convolution of `width` neighbouring channels over n tokens. */
 typedef struct pm_conv_args {
     const float *const *x; /* [n + kernel - 1] rows, at the first of the channels; oldest first */
     const float *w;        /* [width, kernel] */
+    const float *bias;     /* [width] or NULL */
+    bool linear;           /* without silu */
     int width, kernel, n;
 } pm_conv_args;
 
@@ -28,6 +30,17 @@ typedef struct pm_delta_args {
 
 enum { PM_DELTA_STRIP = 32 };
 
+/* The state-space recurrence of one head over n tokens. */
+typedef struct pm_ssm_args {
+    float *state;            /* [state_size, head_dim] */
+    const float *b, *c;      /* [n, state_size] */
+    const float *x;          /* [n, head_dim] */
+    const float *decay, *dt; /* [n] */
+    float D;
+    float *out; /* [n, head_dim] */
+    int state_size, head_dim, n;
+} pm_ssm_args;
+
 typedef struct pm_mixer_kernels {
     float (*dot)(const float *a, const float *b, int n);
     void (*widen)(const uint16_t *from, float *to, size_t n);  /* f16 to f32 */
@@ -43,11 +56,14 @@ typedef struct pm_mixer_kernels {
     void (*gate)(float *x, const float *gate, int n); /* x *= sigmoid(gate) */
     void (*sqrt_softplus)(const float *x, float *y, int n);
 
-    /* y[t][c] = silu(sum of w[c][i] x[t + i][c], ascending i); rows of y are `width` long. */
+    /* y[t][c] = silu(bias[c] + sum of w[c][i] x[t + i][c], ascending i); rows of y are `width` long. */
     void (*conv)(const pm_conv_args *args, float *y);
     /* decay = exp(-exp(A_log) softplus(a)), beta = sigmoid(b) */
     void (*delta_gates)(float A_log, float a, float b, float *decay, float *beta);
     void (*delta)(const pm_delta_args *args);
+    /* dt = softplus(raw) within [min, max], decay = exp(-exp(A_log) dt) */
+    void (*ssm_gates)(float A_log, float raw, float min, float max, float *decay, float *dt);
+    void (*ssm)(const pm_ssm_args *args);
     /* out = x * rsqrt(dot(x, x) / n + eps) * norm * silu(z) */
     void (*gated_norm)(const float *x, const float *norm, const float *z, float eps, int n, float *out);
 } pm_mixer_kernels;
@@ -66,6 +82,7 @@ void pm_scalar_mix(float *acc, float correction, const float *p, const float *v,
 void pm_scalar_gate(float *x, const float *gate, int n);
 void pm_scalar_conv(const pm_conv_args *args, float *y);
 void pm_scalar_delta(const pm_delta_args *args);
+void pm_scalar_ssm(const pm_ssm_args *args);
 void pm_scalar_gated_norm(const float *x, const float *norm, const float *z, float eps, int n, float *out);
 
 #if defined(__x86_64__)
@@ -78,6 +95,8 @@ void pm_avx2_gate(float *x, const float *gate, int n);
 void pm_avx2_conv(const pm_conv_args *args, float *y);
 void pm_avx2_delta_gates(float A_log, float a, float b, float *decay, float *beta);
 void pm_avx2_delta(const pm_delta_args *args);
+void pm_avx2_ssm_gates(float A_log, float raw, float min, float max, float *decay, float *dt);
+void pm_avx2_ssm(const pm_ssm_args *args);
 void pm_avx2_gated_norm(const float *x, const float *norm, const float *z, float eps, int n, float *out);
 #endif
 
@@ -94,7 +113,36 @@ static inline void pm_delta_gates(float A_log, float a, float b, float *decay, f
     *beta = pm_sigmoid(b);
 }
 
-/* ---- shared by the two operations ---- */
+static inline void pm_ssm_gates(float A_log, float raw, float min, float max, float *decay, float *dt)
+{
+    float step = pm_softplus(raw);
+    *dt = step < min ? min : step > max ? max : step;
+    *decay = pm_exp(-pm_exp(A_log) * *dt);
+}
+
+/* ---- shared by the operations ---- */
+
+/* What a causal convolution reads in a segment: the state's kernel - 1 inputs, oldest first, then those of the step. */
+typedef struct pm_conv_input {
+    const float *state; /* [kernel - 1, channels] */
+    const float *x;     /* rows of `channels`, `stride` apart */
+    size_t channels, stride;
+    int kernel;
+} pm_conv_input;
+
+/* Input `t`, t >= 1 - kernel, at channel 0. */
+static inline const float *pm_conv_row(const pm_conv_input *in, int64_t t)
+{
+    return t < 0 ? in->state + (size_t)(t + in->kernel - 1) * in->channels : in->x + (size_t)t * in->stride;
+}
+
+/* The state becomes the newest kernel - 1 inputs of n. Ascending, a row is read before it is overwritten. */
+static inline void pm_conv_shift(const pm_conv_input *in, int n, float *state)
+{
+    for (int i = 0; i < in->kernel - 1; i++)
+        memmove(state + (size_t)i * in->channels, pm_conv_row(in, (int64_t)n + i + 1 - in->kernel),
+                in->channels * sizeof(float));
+}
 
 static inline int pm_workers(const pm_cpu *cpu)
 {

@@ -18,5 +18,7 @@ const pm_mixer_kernels pm_mixer_avx2 = {
     .conv = pm_avx2_conv,
     .delta_gates = pm_avx2_delta_gates,
     .delta = pm_avx2_delta,
+    .ssm_gates = pm_avx2_ssm_gates,
+    .ssm = pm_avx2_ssm,
     .gated_norm = pm_avx2_gated_norm,
 };
