@@ -173,8 +173,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(embedding),   cmocka_unit_test(matrices),   cmocka_unit_test(formats),
-        cmocka_unit_test(cached_rows), cmocka_unit_test(delta_rule), cmocka_unit_test(experts),
-        cmocka_unit_test(outputs),
+        cmocka_unit_test(cached_rows), cmocka_unit_test(delta_rule), cmocka_unit_test(short_convolution),
+        cmocka_unit_test(state_space), cmocka_unit_test(experts),    cmocka_unit_test(outputs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
