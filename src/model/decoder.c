@@ -49,6 +49,7 @@ static const pm_expect layer_table[] = {
     {"mlp.down_proj", PM_EXPECT_MATRIX, PM_D_HIDDEN, PM_D_MLP, IN(mlp.shared_down_proj), PM_MLP, 0},
 
     {"mlp.gate", PM_EXPECT_MATRIX, PM_D_EXPERTS, PM_D_HIDDEN, IN(mlp.router), PM_MOE, 0},
+    {"mlp.gate.e_score_correction_bias", PM_EXPECT_VECTOR, PM_D_ONE, PM_D_EXPERTS, IN(mlp.e_score_correction_bias), PM_ROUTER_BIAS, 0},
     {"mlp.experts.gate_proj", PM_EXPECT_EXPERTS, PM_D_MOE, PM_D_HIDDEN, IN(mlp.gate_proj), PM_MOE, 0},
     {"mlp.experts.up_proj", PM_EXPECT_EXPERTS, PM_D_MOE, PM_D_HIDDEN, IN(mlp.up_proj), PM_MOE, 0},
     {"mlp.experts.down_proj", PM_EXPECT_EXPERTS, PM_D_HIDDEN, PM_D_MOE, IN(mlp.down_proj), PM_MOE, 0},
@@ -90,7 +91,7 @@ static const int_field int_fields[] = {
     {"linear_value_head_dim", NULL, DIM(PM_D_VALUE_DIM), 1 << 10, PM_DELTA, REQUIRED},
     {"intermediate_size", NULL, DIM(PM_D_MLP), MAX_WIDTH, PM_MLP, REQUIRED},
     {"num_experts", "num_local_experts", DIM(PM_D_EXPERTS), 1 << 16, PM_MOE, REQUIRED},
-    {"num_experts_per_tok", NULL, TOP(top_k), 1 << 16, PM_MOE, REQUIRED},
+    {"num_experts_per_tok", NULL, TOP(route.top_k), 1 << 16, PM_MOE, REQUIRED},
     {"moe_intermediate_size", NULL, DIM(PM_D_MOE), MAX_WIDTH, PM_MOE, REQUIRED},
     {"shared_expert_intermediate_size", NULL, DIM(PM_D_SHARED), MAX_WIDTH, PM_SHARED_EXPERT, REQUIRED},
 };
@@ -120,10 +121,29 @@ static int check_config(const pm_model *model, const pm_decoder *d, pm_error *er
                        path, d->dims[PM_D_VALUE_HEADS], d->key_heads);
     if ((d->kinds & PM_DELTA) && d->dims[PM_D_KERNEL] < 2)
         return pm_fail(err, PM_ERR_UNSUPPORTED, "%s: linear_conv_kernel_dim = 1 is not supported", path);
-    if ((d->kinds & PM_MOE) && d->top_k > d->dims[PM_D_EXPERTS])
-        return pm_fail(err, PM_ERR_FORMAT, "%s: num_experts_per_tok %d is more than num_experts %d", path, d->top_k,
-                       d->dims[PM_D_EXPERTS]);
+    if ((d->kinds & PM_MOE) && d->route.top_k > d->dims[PM_D_EXPERTS])
+        return pm_fail(err, PM_ERR_FORMAT, "%s: num_experts_per_tok %d is more than num_experts %d", path,
+                       d->route.top_k, d->dims[PM_D_EXPERTS]);
     return PM_OK;
+}
+
+/* The numbers of the route; top_k has been read. */
+static int read_route(const pm_config *config, pm_decoder *d, pm_error *err)
+{
+    pm_error why;
+    pm_route *route = &d->route;
+    route->experts = d->dims[PM_D_EXPERTS];
+    int status = pm_config_bool_or(config, "norm_topk_prob", d->spec->normalise_top_k, &route->normalise, err);
+    if (status == PM_OK)
+        status = pm_config_float_or(config, "routed_scaling_factor", 0.0, 1e6, 1.0, &route->scale, err);
+    if (status == PM_OK)
+        status = pm_config_int_or(config, "n_group", 1, 1 << 16, 1, &route->groups, err);
+    if (status == PM_OK && route->groups > 1)
+        status = pm_config_int(config, "topk_group", 1, route->groups, &route->top_groups, err);
+    if (status != PM_OK)
+        return status;
+    status = pm_route_check(route, &why);
+    return status ? pm_fail(err, status, "%s: %s", config->path, why.message) : PM_OK;
 }
 
 /* num_hidden_layers, and the kind of each layer. */
@@ -159,12 +179,12 @@ static int read_config(pm_model *model, pm_decoder *d, pm_error *err)
         status = pm_config_float(config, "rms_norm_eps", 0.0, 1.0, &d->eps, err);
     if (status == PM_OK)
         status = pm_config_bool_or(config, "tie_word_embeddings", false, &d->tied, err);
-    if (status == PM_OK)
-        status = pm_config_bool_or(config, "norm_topk_prob", d->spec->normalise_top_k, &d->normalise_top_k, err);
     if (status == PM_OK && (d->kinds & PM_ATTENTION))
         status = pm_rope_read(config, d->dims[PM_D_HEAD], &model->arena, &d->rope, err);
     if (status == PM_OK)
         status = check_config(model, d, err);
+    if (status == PM_OK && (d->kinds & PM_MOE))
+        status = read_route(config, d, err);
     if (status != PM_OK)
         return status;
     d->dims[PM_D_ONE] = 1;
@@ -229,7 +249,7 @@ static bool same_data(const pm_weight *a, const pm_weight *b)
 static int load_weights(pm_model *model, pm_decoder *d, pm_error *err)
 {
     pm_loader *loader = &model->loader;
-    d->layout = (pm_layout){d->spec->renames, d->spec->stacks, d->dims, d->dims[PM_D_EXPERTS], d->top_k};
+    d->layout = (pm_layout){d->spec->renames, d->spec->stacks, d->dims, d->dims[PM_D_EXPERTS], d->route.top_k};
     int status = pm_loader_open(loader, &d->layout, err);
     if (status != PM_OK)
         return status;
@@ -287,6 +307,7 @@ int pm_decoder_load(pm_model *model, int step_tokens, pm_error *err)
     if (!d)
         return pm_fail_memory(err);
     d->spec = model->family->spec;
+    d->route = d->spec->route;
     model->impl = d;
     int status = read_config(model, d, err);
     if (status == PM_OK)

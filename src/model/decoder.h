@@ -24,7 +24,8 @@ enum {
     PM_MLP = 256,               /* mlp: gated MLP */
     PM_MLP_BIAS = 512,
     PM_MOE = 1024, /* mlp: routed experts */
-    PM_SHARED_EXPERT = 2048
+    PM_SHARED_EXPERT = 2048,
+    PM_ROUTER_BIAS = 4096 /* experts are chosen with e_score_correction_bias */
 };
 
 /* Indices into dims, the shapes of all tensors. */
@@ -66,6 +67,7 @@ typedef struct pm_decoder_spec {
     bool centred_norms;    /* norms are stored as w - 1, unless the convolution has MLX's layout */
     bool derived_head_dim; /* without head_dim in the config it is hidden_size / num_attention_heads */
     bool normalise_top_k;  /* where the config does not say */
+    pm_route route;        /* kind and what the config says nothing of; zeros: softmax */
     /* The kind of layer i. */
     int (*kind)(const pm_model *model, int i, unsigned *kind, pm_error *err);
 } pm_decoder_spec;
@@ -91,6 +93,7 @@ typedef struct pm_decoder_layer {
     } linear_attn;
     struct {
         pm_weight router, *gate_proj, *up_proj, *down_proj;
+        pm_tensor *e_score_correction_bias;
         pm_weight shared_gate_proj, shared_up_proj, shared_down_proj, shared_expert_gate; /* or the only MLP */
     } mlp;
 } pm_decoder_layer;
@@ -98,9 +101,10 @@ typedef struct pm_decoder_layer {
 typedef struct pm_decoder {
     const pm_decoder_spec *spec;
     int dims[PM_DIMS];
-    int heads, kv_heads, key_heads, key_dim, top_k, window;
+    int heads, kv_heads, key_heads, key_dim, window;
+    pm_route route; /* all but the bias */
     unsigned kinds; /* of all layers together */
-    bool tied, normalise_top_k;
+    bool tied;
     float eps;
     pm_rope rope;
     pm_weight embed_tokens, lm_head;

@@ -96,11 +96,7 @@ static int feed_forward(pm_model *model, const pm_batch *batch, const pm_decoder
         .out = d->x,
         .norm = l->post_attention_layernorm,
         .eps = d->eps,
-        .route = {.kind = PM_ROUTE_SOFTMAX,
-                  .experts = d->dims[PM_D_EXPERTS],
-                  .top_k = d->top_k,
-                  .normalise = d->normalise_top_k,
-                  .scale = 1.0f},
+        .route = d->route,
         .router = routed ? &l->mlp.router : NULL,
         .gate = l->mlp.gate_proj,
         .up = l->mlp.up_proj,
@@ -110,6 +106,7 @@ static int feed_forward(pm_model *model, const pm_batch *batch, const pm_decoder
         .shared_down_proj = shared ? &l->mlp.shared_down_proj : NULL,
         .shared_expert_gate = l->kind & PM_SHARED_EXPERT ? &l->mlp.shared_expert_gate : NULL,
     };
+    args.route.bias = l->mlp.e_score_correction_bias;
     return model->backend->ops->moe(model->backend, batch, &args, err);
 }
 

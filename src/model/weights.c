@@ -15,24 +15,45 @@ static bool has_suffix(const char *s, const char *suffix)
 
 /* ---- names ---- */
 
+/* `name` with the beginning that `from` describes replaced by `to`; false when it does not begin so, or does not fit.
+ */
+static bool respell(const char *from, const char *to, const char *name, char out[NAME_MAX_LEN])
+{
+    enum { STARS = 4 };
+    const char *number[STARS];
+    int digits[STARS], stars = 0, used = 0;
+    size_t n = 0;
+    for (; *from; from++) {
+        if (*from != '*') {
+            if (*name++ != *from)
+                return false;
+            continue;
+        }
+        int length = (int)strspn(name, "0123456789");
+        if (length == 0 || stars == STARS)
+            return false;
+        number[stars] = name;
+        digits[stars++] = length;
+        name += length;
+    }
+    for (; *to && n < NAME_MAX_LEN; to++) {
+        bool star = *to == '*' && used < stars;
+        n += (size_t)snprintf(out + n, NAME_MAX_LEN - n, "%.*s", star ? digits[used] : 1, star ? number[used] : to);
+        used += star;
+    }
+    return n < NAME_MAX_LEN && snprintf(out + n, NAME_MAX_LEN - n, "%s", name) < (int)(NAME_MAX_LEN - n);
+}
+
 /* The canonical name of a stored one; *dropped when a rule says so. NULL: out of memory. */
 static char *canonical(pm_loader *loader, const char *stored, bool *dropped)
 {
-    *dropped = false;
-    const char *to = "";
-    size_t cut = 0;
-    for (const pm_rename *r = loader->layout->renames; r->from; r++) {
-        if (strncmp(stored, r->from, strlen(r->from)) != 0)
-            continue;
-        *dropped = !r->to;
-        to = r->to ? r->to : "";
-        cut = strlen(r->from);
-        break;
-    }
-    char *name = pm_arena_alloc(loader->arena, strlen(to) + strlen(stored) - cut + 1, 1);
-    if (name)
-        sprintf(name, "%s%s", to, stored + cut);
-    return name;
+    char name[NAME_MAX_LEN];
+    const pm_rename *r = loader->layout->renames;
+    while (r->from && !respell(r->from, r->to ? r->to : "", stored, name))
+        r++;
+    *dropped = r->from && !r->to;
+    const char *chosen = r->from ? name : stored;
+    return pm_arena_strdup(loader->arena, chosen, strlen(chosen));
 }
 
 int pm_loader_open(pm_loader *loader, const pm_layout *layout, pm_error *err)
@@ -247,8 +268,8 @@ static int find_quant(const pm_loader *loader, const char *stored, const char *m
         table = pm_config_get(loader->config, "quantization_config");
     snprintf(spelling, sizeof(spelling), "%s", stored);
     for (const pm_rename *r = loader->layout->renames; r->from && !json_object_get(table, spelling); r++)
-        if (r->to && strncmp(module, r->to, strlen(r->to)) == 0)
-            snprintf(spelling, sizeof(spelling), "%s%s", r->from, module + strlen(r->to));
+        if (r->to)
+            respell(r->to, r->from, module, spelling);
     return pm_config_quant(loader->config, spelling, module, out, err);
 }
 

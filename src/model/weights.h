@@ -11,7 +11,7 @@
 #include "files/config.h"
 
 /* A stored name that begins with `from` begins with `to` instead; NULL: the tensor is not part of the text model and is
- * dropped. The first rule that matches applies. */
+ * dropped. A '*' stands for a number, the same in both. The first rule that matches applies. */
 typedef struct pm_rename {
     const char *from, *to;
 } pm_rename;
