@@ -72,6 +72,13 @@ static const double SPIN_SECONDS = 200e-6; /* longer than the gap between two st
 static const double CROWDED_SPIN_SECONDS =
     5e-6; /* with fewer processors than workers, spinning takes from the others */
 
+/* A worker's part of the indices: one stretch, so that what it reads and prefetches goes on from piece to piece. Who
+ * has no more of its own takes pieces of the others'. */
+struct share {
+    alignas(64) atomic_int_fast64_t next; /* first index not taken yet */
+    int64_t end;
+};
+
 struct pm_pool {
     int threads, started;
     double spin_seconds;     /* of a worker, before it sleeps */
@@ -80,9 +87,9 @@ struct pm_pool {
     struct pool_seat *seats; /* [threads] */
     pm_pool_fn *fn;          /* the job; written only while nobody is inside */
     void *arg;
-    int64_t n, grain;
+    int64_t grain;
+    struct share *shares;                   /* [threads] */
     alignas(64) atomic_uint_fast64_t state; /* generation, OPEN, number of workers inside */
-    alignas(64) atomic_int_fast64_t next;   /* first index not taken yet */
     alignas(64) atomic_int sleepers;
     atomic_bool stop;
     pthread_mutex_t lock;
@@ -105,12 +112,26 @@ static void relax(void)
 
 static void take_pieces(pm_pool *pool, int worker)
 {
-    for (;;) {
-        int64_t first = atomic_fetch_add_explicit(&pool->next, pool->grain, memory_order_relaxed);
-        if (first >= pool->n)
-            return;
-        int64_t last = pool->n - first < pool->grain ? pool->n : first + pool->grain;
-        pool->fn(pool->arg, worker, first, last);
+    for (int i = 0, of = worker; i < pool->threads; i++, of = of + 1 < pool->threads ? of + 1 : 0) {
+        struct share *share = &pool->shares[of];
+        while (atomic_load_explicit(&share->next, memory_order_relaxed) < share->end) {
+            int64_t first = atomic_fetch_add_explicit(&share->next, pool->grain, memory_order_relaxed);
+            if (first >= share->end)
+                break;
+            pool->fn(pool->arg, worker, first, share->end - first < pool->grain ? share->end : first + pool->grain);
+        }
+    }
+}
+
+/* Shares are whole pieces, and differ by one at most. */
+static void deal_shares(pm_pool *pool, int64_t n, int64_t grain)
+{
+    int64_t pieces = (n + grain - 1) / grain, first = 0;
+    for (int i = 0; i < pool->threads; i++) {
+        int64_t end = first + (pieces / pool->threads + (i < pieces % pool->threads)) * grain;
+        pool->shares[i].end = end < n ? end : n;
+        atomic_store_explicit(&pool->shares[i].next, first, memory_order_relaxed);
+        first = pool->shares[i].end;
     }
 }
 
@@ -185,9 +206,8 @@ void pm_pool_run(pm_pool *pool, int64_t n, int64_t grain, pm_pool_fn *fn, void *
     }
     pool->fn = fn;
     pool->arg = arg;
-    pool->n = n;
     pool->grain = grain;
-    atomic_store_explicit(&pool->next, 0, memory_order_relaxed);
+    deal_shares(pool, n, grain);
     uint_fast64_t generation = atomic_load_explicit(&pool->state, memory_order_relaxed) / GENERATION + 1;
     atomic_store(&pool->state, generation * GENERATION + OPEN);
     if (atomic_load(&pool->sleepers) > 0)
@@ -214,6 +234,7 @@ void pm_pool_free(pm_pool *pool)
     pthread_mutex_destroy(&pool->lock);
     free(pool->handles);
     free(pool->seats);
+    free(pool->shares);
     free(pool);
 }
 
@@ -257,8 +278,9 @@ int pm_pool_new(pm_pool **out, int threads, pm_error *err)
     pthread_cond_init(&pool->wake, NULL);
     pool->handles = calloc((size_t)threads, sizeof(*pool->handles));
     pool->seats = calloc((size_t)threads, sizeof(*pool->seats));
+    pool->shares = aligned_alloc(alignof(struct share), (size_t)threads * sizeof(*pool->shares));
     int status = PM_OK;
-    if (pool->handles && pool->seats)
+    if (pool->handles && pool->seats && pool->shares)
         status = start_workers(pool, err);
     else
         status = pm_fail_memory(err);
