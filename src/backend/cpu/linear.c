@@ -7,7 +7,7 @@
 
 static const double NS_PER_ELEMENT = 0.5; /* of normalising and quantising */
 static const double PIECE_NS = 1000;      /* what a piece of work must cost, for handing it over to pay */
-enum { PIECES_PER_THREAD = 32, ROW_TILE = 8 /* pieces of matrices are multiples of it */ };
+enum { PIECES_PER_THREAD = 32, ROW_TILE = 16 /* pieces of matrices are multiples of it */ };
 
 /* ---- pieces ---- */
 

@@ -280,9 +280,9 @@ int pm_cpu_moe(pm_backend *backend, const pm_batch *batch, const pm_moe_args *ar
     costs(&m, &gate_up_ns, &down_ns);
     int64_t rows = (int64_t)m.n_active * m.width;
     if (rows)
-        pm_pool_run(pool, rows, (pm_grain(m.cpu, rows, gate_up_ns) + 7) / 8 * 8, gate_up_piece, &m);
+        pm_pool_run(pool, rows, (pm_grain(m.cpu, rows, gate_up_ns) + 15) / 16 * 16, gate_up_piece, &m);
     if (!prepare_down(&m))
         return pm_fail_memory(err);
-    pm_pool_run(pool, m.hidden, (pm_grain(m.cpu, m.hidden, down_ns) + 7) / 8 * 8, down_piece, &m);
+    pm_pool_run(pool, m.hidden, (pm_grain(m.cpu, m.hidden, down_ns) + 15) / 16 * 16, down_piece, &m);
     return PM_OK;
 }
