@@ -7,7 +7,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { AHEAD = 4096 /* bytes that streaming prefetches ahead */, ROWS = 4, COLUMNS = 6 /* most of a tile */ };
+enum { ROWS = 4, COLUMNS = 6 /* most of a tile */ };
 
 INLINE size_t element_size(pm_format format)
 {
@@ -54,11 +54,13 @@ INLINE __m512 load_factor(const pm_weight *w, pm_format format, size_t row, size
     return _mm512_setzero_ps(); /* not used */
 }
 
-/* Row `row` and the following of w times columns from .. from + n; rows and n are constants. */
+/* Row `row` and the following of w times columns from .. from + n; rows and n are constants. One column waits for
+ * memory, and so the next rows are fetched meanwhile; into the second cache, since the first holds x. */
 INLINE void tile(const pm_weight *w, pm_format format, size_t row, int rows, const pm_columns *columns, int from, int n,
                  const pm_results *results)
 {
-    size_t in = (size_t)w->in, stride = in * element_size(format);
+    const size_t size = element_size(format), step = n > 1 ? 16 : format == PM_FORMAT_MXFP8 ? 32 : 64 / size;
+    size_t in = (size_t)w->in, stride = in * size, ahead = (size_t)rows * stride;
     size_t width = format == PM_FORMAT_MXFP8 ? 32 : format == PM_FORMAT_FP8 ? (size_t)w->block[1] : in;
     const char *data = (const char *)w->data + row * stride;
     const float *x[COLUMNS];
@@ -72,20 +74,24 @@ INLINE void tile(const pm_weight *w, pm_format format, size_t row, int rows, con
         size_t end = in - first < width ? in : first + width, k = first;
         for (int r = 0; r < rows; r++)
             factor[r] = load_factor(w, format, row + (size_t)r, first);
-        for (; k + 16 <= end; k += 16)
+        for (; k + step <= end; k += step)
             for (int r = 0; r < rows; r++) {
                 const char *p = data + (size_t)r * stride;
                 if (n == 1)
-                    _mm_prefetch(p + k * element_size(format) + AHEAD, _MM_HINT_T0);
-                __m512 weights = load_weights(p, format, k, 0xffff, factor[r]);
-                for (int c = 0; c < n; c++)
-                    acc[r][c] = _mm512_fmadd_ps(weights, _mm512_loadu_ps(x[c] + k), acc[r][c]);
+                    _mm_prefetch(p + k * size + ahead, _MM_HINT_T1);
+                for (size_t i = k; i < k + step; i += 16) {
+                    __m512 weights = load_weights(p, format, i, 0xffff, factor[r]);
+                    for (int c = 0; c < n; c++)
+                        acc[r][c] = _mm512_fmadd_ps(weights, _mm512_loadu_ps(x[c] + i), acc[r][c]);
+                }
             }
-        __mmask16 mask = (__mmask16)((1u << (end - k)) - 1);
-        for (int r = 0; mask && r < rows; r++) {
-            __m512 weights = load_weights(data + (size_t)r * stride, format, k, mask, factor[r]);
-            for (int c = 0; c < n; c++)
-                acc[r][c] = _mm512_mask3_fmadd_ps(weights, _mm512_maskz_loadu_ps(mask, x[c] + k), acc[r][c], mask);
+        for (; k < end; k += 16) {
+            __mmask16 mask = end - k < 16 ? (__mmask16)((1u << (end - k)) - 1) : 0xffff;
+            for (int r = 0; r < rows; r++) {
+                __m512 weights = load_weights(data + (size_t)r * stride, format, k, mask, factor[r]);
+                for (int c = 0; c < n; c++)
+                    acc[r][c] = _mm512_mask3_fmadd_ps(weights, _mm512_maskz_loadu_ps(mask, x[c] + k), acc[r][c], mask);
+            }
         }
     }
     for (int r = 0; r < rows; r++)
