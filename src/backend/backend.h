@@ -110,10 +110,10 @@ typedef struct pm_linear_args {
     const pm_tensor *residual; /* NULL, or added to y[0]; may be y[0] */
 } pm_linear_args;
 
-/* Rotary embedding of the first 2 * pairs elements of a head: the pair (i, i + pairs), or (2i, 2i + 1) when
- * interleaved, turns by f32(position) * inv_freq[i]; sine and cosine are multiplied by `scale`. */
+/* Rotary embedding of 2 * pairs elements of a head, from its element `first` on: of those the pair (i, i + pairs), or
+ * (2i, 2i + 1) when interleaved, turns by f32(position) * inv_freq[i]; sine and cosine are multiplied by `scale`. */
 typedef struct pm_rope {
-    int pairs;
+    int first, pairs;
     bool interleaved;
     const float *inv_freq; /* [pairs] */
     float scale;
@@ -134,6 +134,56 @@ typedef struct pm_attention_args {
     int layer;      /* for messages */
     pm_tensor *out; /* [tokens, heads * head_dim] */
 } pm_attention_args;
+
+/* y[t, h] = W[h] x[t, h], or W[h]^T x[t, h]: one matrix for each head, or for each group of heads. */
+typedef struct pm_heads_args {
+    const pm_tensor *x;    /* [tokens, heads * x_stride]: of each head `in` elements, from its element x_first on */
+    int x_first, x_stride;
+    const pm_weight *w;    /* [heads] matrices [out, in], transposed: [in, out], all of one format */
+    int heads;
+    bool transposed;
+    pm_tensor *y; /* [tokens, heads * out] */
+} pm_heads_args;
+
+/* Which rows each token of a step attends to, ascending: made once by the model, filled by sparse_index, read by
+ * latent_attention of this and of later layers. */
+typedef struct pm_indices pm_indices;
+
+/* The lightning indexer of sparse attention (DeepSeek-V3.2, section 2.1):
+ *   score[s] = sum over heads, ascending, of (weights[h] * weight_scale) * relu(scale * q[h] . key[s])
+ * and of the rows that a token sees the top_k best, ties to the lower row; all while there are no more. Appends the
+ * keys first: layer norm (biased variance, times k_norm plus k_norm_bias), then rope; queries are roped likewise. */
+typedef struct pm_sparse_index_args {
+    const pm_tensor *q;                    /* [tokens, heads * head_dim] */
+    const pm_tensor *k;                    /* [tokens, head_dim] */
+    const pm_tensor *k_norm, *k_norm_bias; /* [1, head_dim] */
+    const pm_tensor *weights;              /* [tokens, heads] */
+    const pm_rope *rope;
+    float eps, scale, weight_scale;
+    int heads, head_dim, top_k;
+    int rows;  /* slot: planes 1, width head_dim */
+    int layer; /* for messages */
+    pm_indices *out;
+} pm_sparse_index_args;
+
+/* Causal attention in which all query heads share one key per row, and a value is the first value_width elements of its
+ * key: multi-head latent attention in its absorbed form (DeepSeek-V2, section 2.1). Appends the keys first: RMS norm of
+ * the first value_width elements, then rope; queries are roped likewise. out = softmax(scale q k) v. */
+typedef struct pm_latent_attention_args {
+    const pm_tensor *q;      /* [tokens, heads * value_width] */
+    const pm_tensor *q_rope; /* [tokens, heads * q_rope_stride]: the other width - value_width elements of a query, from
+                                q_rope_first on */
+    int q_rope_first, q_rope_stride;
+    const pm_tensor *kv;      /* [tokens, width] */
+    const pm_tensor *kv_norm; /* [1, value_width] */
+    const pm_rope *rope;      /* of the elements of a whole key or query */
+    float eps, scale;
+    int heads, width, value_width;
+    int rows;                 /* slot: planes 1 */
+    const pm_indices *chosen; /* the rows that each token attends to; NULL: all */
+    int layer;                /* for messages */
+    pm_tensor *out;           /* [tokens, heads * value_width] */
+} pm_latent_attention_args;
 
 /* Gated delta net (Yang et al. 2024, "Gated Delta Networks"; Qwen3-Next). Per token:
  *   qkv = silu(causal depthwise convolution of qkv over the last `kernel` inputs); the inputs before the first are the
@@ -295,9 +345,19 @@ typedef struct pm_backend_ops {
     int (*state_export)(pm_backend *backend, const pm_state *state, float *out, pm_error *err);
     int (*state_import)(pm_backend *backend, pm_state *state, const float *data, pm_error *err);
 
+    /* Room for the choices of max_tokens tokens of a step, top_k rows each. indices_read: those of one token, [top_k];
+     * returns how many there are. */
+    int (*indices_new)(pm_backend *backend, int max_tokens, int top_k, pm_indices **out, pm_error *err);
+    int (*indices_read)(const pm_indices *indices, int token, int32_t *out);
+    void (*indices_free)(pm_backend *backend, pm_indices *indices);
+
     int (*embed)(pm_backend *backend, const pm_batch *batch, const pm_embed_args *args, pm_error *err);
     int (*linear)(pm_backend *backend, const pm_batch *batch, const pm_linear_args *args, pm_error *err);
     int (*attention)(pm_backend *backend, const pm_batch *batch, const pm_attention_args *args, pm_error *err);
+    int (*heads)(pm_backend *backend, const pm_batch *batch, const pm_heads_args *args, pm_error *err);
+    int (*sparse_index)(pm_backend *backend, const pm_batch *batch, const pm_sparse_index_args *args, pm_error *err);
+    int (*latent_attention)(pm_backend *backend, const pm_batch *batch, const pm_latent_attention_args *args,
+                            pm_error *err);
     int (*gated_delta)(pm_backend *backend, const pm_batch *batch, const pm_gated_delta_args *args, pm_error *err);
     int (*short_conv)(pm_backend *backend, const pm_batch *batch, const pm_short_conv_args *args, pm_error *err);
     int (*mamba2)(pm_backend *backend, const pm_batch *batch, const pm_mamba2_args *args, pm_error *err);

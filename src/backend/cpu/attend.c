@@ -1,0 +1,175 @@
+#include "backend/cpu/attend.h"
+
+/* Keys are taken in parts of about this many elements, so that they stay in the first-level cache for all queries. */
+enum { KEY_ELEMENTS = 4096, LEAST_KEYS = 8 };
+
+/* ---- rope ---- */
+
+void pm_rope_sines(const pm_rope *rope, int64_t position, float *sines)
+{
+    for (int i = 0; i < rope->pairs; i++) {
+        float sine, cosine;
+        pm_sincos((float)position * rope->inv_freq[i], &sine, &cosine);
+        sines[i] = sine * rope->scale;
+        sines[rope->pairs + i] = cosine * rope->scale;
+    }
+}
+
+void pm_rope_turn(const pm_rope *rope, const float *sines, float *x)
+{
+    int pairs = rope->pairs, step = rope->interleaved ? 2 : 1, apart = rope->interleaved ? 1 : pairs;
+    const float *cosines = sines + pairs;
+    x += rope->first;
+    for (int i = 0; i < pairs; i++) {
+        float a = x[i * step], b = x[i * step + apart];
+        x[i * step] = a * cosines[i] - b * sines[i];
+        x[i * step + apart] = b * cosines[i] + a * sines[i];
+    }
+}
+
+/* ---- appending ---- */
+
+int pm_append_reserve(const pm_batch *batch, int slot, int layer, pm_error *err)
+{
+    for (int s = 0; s < batch->n_segments; s++) {
+        const pm_segment *segment = batch->segments + s;
+        pm_rows *rows = segment->rows[slot];
+        if (segment->pos != rows->length)
+            return pm_fail(err, PM_ERR_INVALID, "layer %d: the cache has %lld rows, but the next position is %lld",
+                           layer, (long long)rows->length, (long long)segment->pos);
+        int rc = pm_rows_reserve(rows, segment->n, err);
+        if (rc != PM_OK)
+            return rc;
+    }
+    return PM_OK;
+}
+
+void pm_append_store(const pm_cpu *cpu, const pm_rows *rows, int64_t row, int plane, const float *x)
+{
+    size_t dim = (size_t)rows->spec.width, at = (size_t)(row % PM_BLOCK_ROWS) * dim;
+    void *to = pm_rows_plane(rows, row / PM_BLOCK_ROWS, plane);
+    if (rows->type == PM_KV_F16)
+        cpu->mixer->narrow(x, (uint16_t *)to + at, dim);
+    else
+        memcpy((float *)to + at, x, dim * sizeof *x);
+}
+
+uint32_t pm_largest_bits(const float *x, int n, uint32_t most)
+{
+    for (int i = 0; i < n; i++) {
+        uint32_t u = pm_bits(x[i]) & 0x7fffffff;
+        most = u > most ? u : most;
+    }
+    return most;
+}
+
+int pm_append_finish(const pm_batch *batch, int slot, const uint32_t *largest, int layer, pm_error *err)
+{
+    for (int s = 0; s < batch->n_segments; s++) {
+        const pm_segment *segment = batch->segments + s;
+        bool f16 = segment->rows[slot]->type == PM_KV_F16;
+        uint32_t limit = f16 ? 0x477ff000 /* 65520 */ : 0x7f800000;
+        for (int t = segment->first; t < segment->first + segment->n; t++) {
+            if (largest[t] < limit)
+                continue;
+            double value = (double)pm_from_bits(largest[t]);
+            if (f16 && largest[t] < 0x7f800000)
+                return pm_fail(err, PM_ERR_NUMERIC,
+                               "layer %d: a key or value (%.3g) does not fit the f16 cache; use --kv-type f32", layer,
+                               value);
+            return pm_fail(err, PM_ERR_NUMERIC, "layer %d: a key or value (%.3g) is not finite", layer, value);
+        }
+    }
+    for (int s = 0; s < batch->n_segments; s++)
+        batch->segments[s].rows[slot]->length += batch->segments[s].n;
+    return PM_OK;
+}
+
+/* ---- tiles and folding ---- */
+
+int pm_make_tiles(const pm_batch *batch, int tokens, pm_tile *tiles)
+{
+    int n = 0;
+    for (int s = 0; s < batch->n_segments; s++) {
+        const pm_segment *segment = batch->segments + s;
+        for (int done = 0; done < segment->n; done += tokens, n++) {
+            int left = segment->n - done;
+            tiles[n] = (pm_tile){segment, segment->first + done, left < tokens ? left : tokens};
+        }
+    }
+    return n;
+}
+
+void pm_bench_layout(pm_bench *bench, int n, char *base, size_t *at)
+{
+    size_t queries = (size_t)n;
+    bench->queries = pm_take(base, at, queries * sizeof(*bench->queries));
+    bench->q = pm_take(base, at, queries * (size_t)bench->key_dim * sizeof(float));
+    bench->acc = pm_take(base, at, queries * (size_t)bench->value_dim * sizeof(float));
+    bench->scores = pm_take(base, at, queries * sizeof(*bench->scores));
+}
+
+void pm_bench_clear(pm_bench *bench, int n)
+{
+    for (int r = 0; r < n; r++)
+        bench->queries[r] = (pm_query){.max = -INFINITY};
+    memset(bench->acc, 0, (size_t)n * (size_t)bench->value_dim * sizeof(float));
+}
+
+size_t pm_block_bytes(int dim)
+{
+    return PM_BLOCK_ROWS * ((size_t)dim + PM_ROW_PAD) * sizeof(float);
+}
+
+const float *pm_block_rows(const pm_cpu *cpu, const pm_rows *rows, int64_t block, int plane, int n, float *room,
+                           size_t *stride)
+{
+    const void *from = pm_rows_plane(rows, block, plane);
+    size_t dim = (size_t)rows->spec.width;
+    *stride = dim;
+    if (rows->type == PM_KV_F32)
+        return from;
+    if (dim <= PM_TILE_COLUMNS) {
+        cpu->mixer->widen(from, room, (size_t)n * dim);
+        return room;
+    }
+    *stride = dim + PM_ROW_PAD;
+    for (size_t i = 0; i < (size_t)n; i++)
+        cpu->mixer->widen((const uint16_t *)from + i * dim, room + i * *stride, dim);
+    return room;
+}
+
+void pm_fold(const pm_cpu *cpu, const pm_bench *bench, int n, float scale, const float *k, const float *v,
+             size_t stride)
+{
+    const pm_mixer_kernels *kernels = cpu->mixer;
+    int key_dim = bench->key_dim, value_dim = bench->value_dim, keys = KEY_ELEMENTS / key_dim;
+    keys = keys > PM_BLOCK_ROWS ? PM_BLOCK_ROWS : keys < LEAST_KEYS ? LEAST_KEYS : keys;
+    for (int first = 0; first < PM_BLOCK_ROWS; first += keys)
+        for (int r = 0; r < n; r++) {
+            const pm_query *query = bench->queries + r;
+            int from = query->from > first ? query->from : first;
+            int to = query->to < first + keys ? query->to : first + keys;
+            if (from < to)
+                kernels->scores(bench->q + (size_t)r * (size_t)key_dim, k + (size_t)from * stride, stride, key_dim,
+                                to - from, scale, bench->scores[r] + from);
+        }
+    for (int r = 0; r < n; r++) {
+        pm_query *query = bench->queries + r;
+        if (query->from >= query->to)
+            continue;
+        for (int j = 0; j < PM_BLOCK_ROWS; j++)
+            if (j < query->from || j >= query->to)
+                bench->scores[r][j] = -INFINITY;
+        query->correction = kernels->softmax(bench->scores[r], &query->max, &query->sum);
+    }
+    for (int d = 0; d < value_dim; d += PM_TILE_COLUMNS)
+        for (int r = 0; r < n; r++) {
+            const pm_query *query = bench->queries + r;
+            if (query->from < query->to)
+                kernels->mix(bench->acc + (size_t)r * (size_t)value_dim + d, query->correction,
+                             bench->scores[r] + query->from, v + (size_t)query->from * stride + d, stride,
+                             value_dim - d < PM_TILE_COLUMNS ? value_dim - d : PM_TILE_COLUMNS,
+                             query->to - query->from);
+        }
+}
