@@ -36,6 +36,7 @@ typedef struct pm_weight {
     pm_scale_type scale_type; /* of scales and biases */
     int bits, group; /* AFFINE: 2 3 4 5 6 8 and 32 64 128; MX and NV formats: theirs (in is a multiple of group) */
     int block[2];    /* FP8 */
+    int block_first; /* FP8: rows of the first block of scales that come before the matrix, part of a larger one */
     float global;    /* NVFP4 */
     int out, in;
     const void *data;   /* this and the next two have no alignment at all (MLX does not pad its headers) */
@@ -137,9 +138,9 @@ typedef struct pm_attention_args {
 
 /* y[t, h] = W[h] x[t, h], or W[h]^T x[t, h]: one matrix for each head, or for each group of heads. */
 typedef struct pm_heads_args {
-    const pm_tensor *x;    /* [tokens, heads * x_stride]: of each head `in` elements, from its element x_first on */
+    const pm_tensor *x; /* [tokens, heads * x_stride]: of each head `in` elements, from its element x_first on */
     int x_first, x_stride;
-    const pm_weight *w;    /* [heads] matrices [out, in], transposed: [in, out], all of one format */
+    const pm_weight *w; /* [heads] matrices [out, in], transposed: [in, out], all of one format */
     int heads;
     bool transposed;
     pm_tensor *y; /* [tokens, heads * out] */
@@ -180,9 +181,10 @@ typedef struct pm_latent_attention_args {
     float eps, scale;
     int heads, width, value_width;
     int rows;                 /* slot: planes 1 */
-    const pm_indices *chosen; /* the rows that each token attends to; NULL: all */
-    int layer;                /* for messages */
-    pm_tensor *out;           /* [tokens, heads * value_width] */
+    const pm_indices *chosen; /* the rows that each token attends to, at most top_k; NULL: all */
+    int top_k;
+    int layer;      /* for messages */
+    pm_tensor *out; /* [tokens, heads * value_width] */
 } pm_latent_attention_args;
 
 /* Gated delta net (Yang et al. 2024, "Gated Delta Networks"; Qwen3-Next). Per token:

@@ -7,8 +7,9 @@ static const bool integers[PM_FORMATS] = {
 static uint64_t weight_bytes(const pm_weight *w)
 {
     uint64_t rows = (uint64_t)w->out, scale = pm_weight_scale_bytes(w);
-    uint64_t scale_rows =
-        w->format == PM_FORMAT_FP8 ? (rows + (uint64_t)w->block[0] - 1) / (uint64_t)w->block[0] : rows;
+    uint64_t scale_rows = w->format == PM_FORMAT_FP8
+                              ? (rows + (uint64_t)w->block_first + (uint64_t)w->block[0] - 1) / (uint64_t)w->block[0]
+                              : rows;
     return rows * (pm_weight_row_bytes(w) + (w->bias ? sizeof(float) : 0)) +
            scale_rows * ((w->scales ? scale : 0) + (w->biases ? scale : 0));
 }
@@ -45,12 +46,16 @@ pm_cost pm_cost_linear(const pm_batch *batch, const pm_linear_args *args)
     return cost;
 }
 
+static uint64_t element_bytes(pm_kv_type type)
+{
+    return type == PM_KV_F16 ? 2 : 4;
+}
+
 /* A sequence's rows are read once for all its new tokens, and a row is a key and a value per key head. Each query head
  * meets the keys that it sees once for its score and the values once for the mixture. */
 pm_cost pm_cost_attention(const pm_batch *batch, const pm_attention_args *args, pm_kv_type type)
 {
-    uint64_t element = type == PM_KV_F16 ? 2 : 4, rows = 0, seen = 0;
-    uint64_t row = 2 * (uint64_t)args->kv_heads * (uint64_t)args->head_dim * element;
+    uint64_t rows = 0, seen = 0, row = 2 * (uint64_t)args->kv_heads * (uint64_t)args->head_dim * element_bytes(type);
     for (int s = 0; s < batch->n_segments; s++) {
         int64_t pos = batch->segments[s].pos, n = batch->segments[s].n, window = args->window ? args->window : pos + n;
         rows += (uint64_t)((pos < window - 1 ? pos : window - 1) + n);
@@ -60,6 +65,50 @@ pm_cost pm_cost_attention(const pm_batch *batch, const pm_attention_args *args, 
     uint64_t norms = (args->q_norm ? floats(args->head_dim) : 0) + (args->k_norm ? floats(args->head_dim) : 0);
     return (pm_cost){.bytes = rows * row + norms,
                      .float_ops = 4 * seen * (uint64_t)args->heads * (uint64_t)args->head_dim};
+}
+
+/* Every head's matrix meets its own part of every token. Transposed, the weights are multiplied as floats. */
+pm_cost pm_cost_heads(const pm_batch *batch, const pm_heads_args *args)
+{
+    pm_cost cost = {0};
+    for (int h = 0; h < args->heads; h++)
+        add_product(&cost, &args->w[h], batch->n_tokens);
+    if (args->transposed) {
+        cost.float_ops += cost.integer_ops;
+        cost.integer_ops = 0;
+    }
+    return cost;
+}
+
+/* A sequence's keys are read once for all the new tokens that have to choose, and written; each query head meets each
+ * of them. */
+pm_cost pm_cost_sparse_index(const pm_batch *batch, const pm_sparse_index_args *args, pm_kv_type type)
+{
+    uint64_t rows = 0, seen = 0, dim = (uint64_t)args->head_dim;
+    for (int s = 0; s < batch->n_segments; s++) {
+        int64_t pos = batch->segments[s].pos, n = batch->segments[s].n, end = pos + n;
+        rows += (uint64_t)(end > args->top_k ? end : n);
+        for (int64_t sees = pos + 1 > args->top_k ? pos + 1 : (int64_t)args->top_k + 1; sees <= end; sees++)
+            seen += (uint64_t)sees;
+    }
+    return (pm_cost){.bytes = rows * dim * element_bytes(type) + 2 * floats(args->head_dim),
+                     .float_ops = 2 * seen * (uint64_t)args->heads * dim};
+}
+
+/* A row that is attended to by some token of a sequence is read once; where rows were chosen, they are counted for each
+ * token, up to all that there are. Each query head meets the keys once for its score and their values once. */
+pm_cost pm_cost_latent_attention(const pm_batch *batch, const pm_latent_attention_args *args, pm_kv_type type)
+{
+    uint64_t rows = 0, seen = 0;
+    for (int s = 0; s < batch->n_segments; s++) {
+        int64_t pos = batch->segments[s].pos, n = batch->segments[s].n, of_segment = 0;
+        for (int64_t end = pos + 1; end <= pos + n; end++)
+            of_segment += args->chosen && end > args->top_k ? args->top_k : end;
+        seen += (uint64_t)of_segment;
+        rows += (uint64_t)(of_segment < pos + n ? of_segment : pos + n);
+    }
+    return (pm_cost){.bytes = rows * (uint64_t)args->width * element_bytes(type) + floats(args->value_width),
+                     .float_ops = 2 * seen * (uint64_t)args->heads * (uint64_t)(args->width + args->value_width)};
 }
 
 /* Both states are read and written. An element of the delta state takes three multiply-adds per token: recalled,

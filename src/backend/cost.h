@@ -20,6 +20,9 @@ typedef struct pm_cost {
 pm_cost pm_cost_embed(const pm_batch *batch, const pm_embed_args *args);
 pm_cost pm_cost_linear(const pm_batch *batch, const pm_linear_args *args);
 pm_cost pm_cost_attention(const pm_batch *batch, const pm_attention_args *args, pm_kv_type type);
+pm_cost pm_cost_heads(const pm_batch *batch, const pm_heads_args *args);
+pm_cost pm_cost_sparse_index(const pm_batch *batch, const pm_sparse_index_args *args, pm_kv_type type);
+pm_cost pm_cost_latent_attention(const pm_batch *batch, const pm_latent_attention_args *args, pm_kv_type type);
 pm_cost pm_cost_gated_delta(const pm_batch *batch, const pm_gated_delta_args *args);
 pm_cost pm_cost_short_conv(const pm_batch *batch, const pm_short_conv_args *args);
 pm_cost pm_cost_mamba2(const pm_batch *batch, const pm_mamba2_args *args);

@@ -5,12 +5,28 @@
 
 #include <stdlib.h>
 
-typedef enum operation { EMBED, LINEAR, ATTENTION, GATED_DELTA, SHORT_CONV, MAMBA2, MOE, LOGITS, OPERATIONS } operation;
+typedef enum operation {
+    EMBED,
+    LINEAR,
+    ATTENTION,
+    HEADS,
+    SPARSE_INDEX,
+    LATENT_ATTENTION,
+    GATED_DELTA,
+    SHORT_CONV,
+    MAMBA2,
+    MOE,
+    LOGITS,
+    OPERATIONS
+} operation;
 
 static const char *const names[OPERATIONS] = {
     [EMBED] = "embed",
     [LINEAR] = "linear",
     [ATTENTION] = "attention",
+    [HEADS] = "heads",
+    [SPARSE_INDEX] = "sparse_index",
+    [LATENT_ATTENTION] = "latent_attention",
     [GATED_DELTA] = "gated_delta",
     [SHORT_CONV] = "short_conv",
     [MAMBA2] = "mamba2",
@@ -72,6 +88,35 @@ static int timed_attention(pm_backend *backend, const pm_batch *batch, const pm_
     int status = p->inner->attention(backend, batch, args, err);
     double seconds = pm_now() - start;
     return status ? status : add(p, ATTENTION, seconds, pm_cost_attention(batch, args, p->type));
+}
+
+static int timed_heads(pm_backend *backend, const pm_batch *batch, const pm_heads_args *args, pm_error *err)
+{
+    pm_profiler *p = profiler_of(backend);
+    double start = pm_now();
+    int status = p->inner->heads(backend, batch, args, err);
+    double seconds = pm_now() - start;
+    return status ? status : add(p, HEADS, seconds, pm_cost_heads(batch, args));
+}
+
+static int timed_sparse_index(pm_backend *backend, const pm_batch *batch, const pm_sparse_index_args *args,
+                              pm_error *err)
+{
+    pm_profiler *p = profiler_of(backend);
+    double start = pm_now();
+    int status = p->inner->sparse_index(backend, batch, args, err);
+    double seconds = pm_now() - start;
+    return status ? status : add(p, SPARSE_INDEX, seconds, pm_cost_sparse_index(batch, args, p->type));
+}
+
+static int timed_latent_attention(pm_backend *backend, const pm_batch *batch, const pm_latent_attention_args *args,
+                                  pm_error *err)
+{
+    pm_profiler *p = profiler_of(backend);
+    double start = pm_now();
+    int status = p->inner->latent_attention(backend, batch, args, err);
+    double seconds = pm_now() - start;
+    return status ? status : add(p, LATENT_ATTENTION, seconds, pm_cost_latent_attention(batch, args, p->type));
 }
 
 static int timed_gated_delta(pm_backend *backend, const pm_batch *batch, const pm_gated_delta_args *args, pm_error *err)
@@ -152,6 +197,9 @@ int pm_profiler_new(pm_profiler **out, pm_backend *backend, pm_kv_type type, pm_
     p->ops.embed = timed_embed;
     p->ops.linear = timed_linear;
     p->ops.attention = timed_attention;
+    p->ops.heads = timed_heads;
+    p->ops.sparse_index = timed_sparse_index;
+    p->ops.latent_attention = timed_latent_attention;
     p->ops.gated_delta = timed_gated_delta;
     p->ops.short_conv = timed_short_conv;
     p->ops.mamba2 = timed_mamba2;

@@ -183,7 +183,7 @@ static inline double scale_at(const void *scales, const pm_weight *w, int row, i
     if (!scales)
         return 0;
     if (w->format == PM_FORMAT_FP8)
-        row /= w->block[0];
+        row = (row + w->block_first) / w->block[0];
     size_t i = (size_t)row * per_row + (size_t)(k / w->group);
     double half = is_e2m1(w) ? 0.5 : 1;
     if (w->scale_type == PM_SCALE_E8M0)

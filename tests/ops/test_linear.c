@@ -446,7 +446,7 @@ static void dequantised(pm_weight w, int row, float *y)
     pm_backend *backend = backend_new(1, PM_SIMD_SCALAR);
     if (backend->ops->weight_prepare(backend, &w, &err) != PM_OK)
         fail_msg("%s", err.message);
-    pm_dequantise_row(&w, row, y);
+    pm_dequantise(&w, row, 0, w.in, y);
     backend->ops->free(backend);
 }
 

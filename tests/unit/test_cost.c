@@ -97,6 +97,37 @@ static void cached_rows(void **state)
     check(pm_cost_attention(&batch, &args, PM_KV_F16), 7 * 64 + 2 * 32, 0, 10 * 4 * 8 * 4);
 }
 
+static void latent_rows(void **state)
+{
+    (void)state;
+    const pm_segment segments[] = {{.first = 0, .n = 3, .pos = 0}, {.first = 3, .n = 1, .pos = 10}};
+    pm_batch batch = {.n_tokens = 4, .n_segments = 2, .segments = segments};
+    pm_latent_attention_args args = {.heads = 4, .width = 12, .value_width = 8};
+    /* 3 rows and 11 rows of 12, the norm; 17 rows seen, by four heads, for a score of 12 and a value of 8. */
+    check(pm_cost_latent_attention(&batch, &args, PM_KV_F16), 14 * 24 + 32, 0, 17 * 4 * 20 * 2);
+    /* Two rows are chosen at the most: 1 + 2 + 2 of the first three, 2 of the second sequence. */
+    args.chosen = (const pm_indices *)(const void *)&some;
+    args.top_k = 2;
+    check(pm_cost_latent_attention(&batch, &args, PM_KV_F32), (3 + 2) * 48 + 32, 0, 7 * 4 * 20 * 2);
+
+    pm_sparse_index_args index = {.heads = 3, .head_dim = 16, .top_k = 2};
+    /* The third token of the first sequence scores 3 rows, the second sequence's 11; both norm vectors. */
+    check(pm_cost_sparse_index(&batch, &index, PM_KV_F16), 14 * 32 + 2 * 64, 0, 14 * 3 * 16 * 2);
+    index.top_k = 11; /* nothing to choose: keys are only appended */
+    check(pm_cost_sparse_index(&batch, &index, PM_KV_F16), 4 * 32 + 2 * 64, 0, 0);
+}
+
+static void matrices_of_heads(void **state)
+{
+    (void)state;
+    pm_weight w[] = {affine(64, 128, 64), affine(64, 128, 64)};
+    pm_heads_args args = {.w = w, .heads = 2};
+    uint64_t bytes = 2 * 64 * (64 + 4 + 4), ops = 2 * 3 * 64 * 128 * 2;
+    check(pm_cost_heads(&(pm_batch){.n_tokens = 3}, &args), bytes, ops, 0);
+    args.transposed = true; /* as floats */
+    check(pm_cost_heads(&(pm_batch){.n_tokens = 3}, &args), bytes, 0, ops);
+}
+
 static void delta_rule(void **state)
 {
     (void)state;
@@ -172,9 +203,10 @@ static void outputs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(embedding),   cmocka_unit_test(matrices),   cmocka_unit_test(formats),
-        cmocka_unit_test(cached_rows), cmocka_unit_test(delta_rule), cmocka_unit_test(short_convolution),
-        cmocka_unit_test(state_space), cmocka_unit_test(experts),    cmocka_unit_test(outputs),
+        cmocka_unit_test(embedding),   cmocka_unit_test(matrices),          cmocka_unit_test(formats),
+        cmocka_unit_test(cached_rows), cmocka_unit_test(latent_rows),       cmocka_unit_test(matrices_of_heads),
+        cmocka_unit_test(delta_rule),  cmocka_unit_test(short_convolution), cmocka_unit_test(state_space),
+        cmocka_unit_test(experts),     cmocka_unit_test(outputs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

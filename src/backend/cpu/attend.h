@@ -38,6 +38,14 @@ uint32_t pm_largest_bits(const float *x, int n, uint32_t most);
  * [tokens] bits of the largest magnitude that each appended. Otherwise the rows count from now on. */
 int pm_append_finish(const pm_batch *batch, int slot, const uint32_t *largest, int layer, pm_error *err);
 
+/* ---- chosen rows ---- */
+
+struct pm_indices {
+    int top_k;
+    int32_t *count; /* [max_tokens] */
+    int32_t *rows;  /* [max_tokens, top_k], ascending */
+};
+
 /* ---- tiles and folding ---- */
 
 /* Neighbouring tokens of a segment. */

@@ -136,3 +136,14 @@ void pm_avx2_gate(float *x, const float *gate, int n)
     for (; i < n; i++)
         x[i] *= pm_sigmoid(gate[i]);
 }
+
+void pm_avx2_add_positive(float *acc, const float *x, float weight, int n)
+{
+    __m256 factor = _mm256_set1_ps(weight), zero = _mm256_setzero_ps();
+    int i = 0;
+    for (; i + 8 <= n; i += 8) /* max gives its second operand where x is NaN */
+        _mm256_storeu_ps(
+            acc + i, _mm256_fmadd_ps(factor, _mm256_max_ps(_mm256_loadu_ps(x + i), zero), _mm256_loadu_ps(acc + i)));
+    for (; i < n; i++)
+        acc[i] = fmaf(weight, x[i] > 0.0f ? x[i] : 0.0f, acc[i]);
+}

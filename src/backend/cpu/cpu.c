@@ -161,7 +161,7 @@ static int weight_prepare(pm_backend *backend, pm_weight *weight, pm_error *err)
     else if (group && w->group != group)
         status = pm_fail(err, PM_ERR_UNSUPPORTED, "%s weights in groups of %d are not supported (%d is)", name,
                          w->group, group);
-    else if (w->format == PM_FORMAT_FP8 && (w->block[0] < 1 || w->block[1] < 1))
+    else if (w->format == PM_FORMAT_FP8 && (w->block[0] < 1 || w->block[1] < 1 || w->block_first < 0))
         status = pm_fail(err, PM_ERR_UNSUPPORTED, "fp8 weights in blocks of %d by %d", w->block[0], w->block[1]);
     if (status == PM_OK && w->format != PM_FORMAT_FP8 && w->in % w->group)
         status =
@@ -211,9 +211,15 @@ static const pm_backend_ops cpu_ops = {
     .state_free = pm_cpu_state_free,
     .state_export = pm_cpu_state_export,
     .state_import = pm_cpu_state_import,
+    .indices_new = pm_cpu_indices_new,
+    .indices_read = pm_cpu_indices_read,
+    .indices_free = pm_cpu_indices_free,
     .embed = pm_cpu_embed,
     .linear = pm_cpu_linear,
     .attention = pm_cpu_attention,
+    .heads = pm_cpu_heads,
+    .sparse_index = pm_cpu_sparse_index,
+    .latent_attention = pm_cpu_latent_attention,
     .gated_delta = pm_cpu_gated_delta,
     .short_conv = pm_cpu_short_conv,
     .mamba2 = pm_cpu_mamba2,

@@ -30,6 +30,8 @@ typedef enum pm_scratch {
     PM_SCRATCH_CONV,         /* per-worker short convolution */
     PM_SCRATCH_MAMBA,        /* per-worker state space */
     PM_SCRATCH_ROPE,         /* sines and cosines */
+    PM_SCRATCH_INDEX,        /* scores of a sparse index */
+    PM_SCRATCH_HEADS,        /* inputs of per-head matrices, or strips of them */
     PM_SCRATCHES
 } pm_scratch;
 
@@ -69,6 +71,13 @@ int pm_cpu_rows_import(pm_backend *backend, pm_rows *rows, int64_t n, const void
 int pm_cpu_embed(pm_backend *backend, const pm_batch *batch, const pm_embed_args *args, pm_error *err);
 int pm_cpu_linear(pm_backend *backend, const pm_batch *batch, const pm_linear_args *args, pm_error *err);
 int pm_cpu_attention(pm_backend *backend, const pm_batch *batch, const pm_attention_args *args, pm_error *err);
+int pm_cpu_heads(pm_backend *backend, const pm_batch *batch, const pm_heads_args *args, pm_error *err);
+int pm_cpu_indices_new(pm_backend *backend, int max_tokens, int top_k, pm_indices **out, pm_error *err);
+int pm_cpu_indices_read(const pm_indices *indices, int token, int32_t *out);
+void pm_cpu_indices_free(pm_backend *backend, pm_indices *indices);
+int pm_cpu_sparse_index(pm_backend *backend, const pm_batch *batch, const pm_sparse_index_args *args, pm_error *err);
+int pm_cpu_latent_attention(pm_backend *backend, const pm_batch *batch, const pm_latent_attention_args *args,
+                            pm_error *err);
 int pm_cpu_gated_delta(pm_backend *backend, const pm_batch *batch, const pm_gated_delta_args *args, pm_error *err);
 int pm_cpu_short_conv(pm_backend *backend, const pm_batch *batch, const pm_short_conv_args *args, pm_error *err);
 int pm_cpu_mamba2(pm_backend *backend, const pm_batch *batch, const pm_mamba2_args *args, pm_error *err);

@@ -176,6 +176,7 @@ void pm_products(pm_cpu *cpu, const pm_input *input, const pm_product *products,
 /* ---- operations ---- */
 
 typedef struct embed_job {
+    const pm_cpu *cpu;
     const pm_batch *batch;
     const pm_embed_args *args;
 } embed_job;
@@ -185,14 +186,15 @@ static void embed_rows(void *arg, int worker, int64_t first, int64_t last)
     (void)worker;
     const embed_job *job = arg;
     for (int64_t i = first; i < last; i++)
-        pm_dequantise_row(job->args->weight, job->batch->tokens[i], job->args->y->data + i * job->args->y->cols);
+        job->cpu->matrix->dequantise(job->args->weight, job->batch->tokens[i], 0, job->args->weight->in,
+                                     job->args->y->data + i * job->args->y->cols);
 }
 
 int pm_cpu_embed(pm_backend *backend, const pm_batch *batch, const pm_embed_args *args, pm_error *err)
 {
     (void)err;
     pm_cpu *cpu = (pm_cpu *)backend;
-    embed_job job = {batch, args};
+    embed_job job = {cpu, batch, args};
     pm_pool_run(cpu->pool, batch->n_tokens, pm_grain(cpu, batch->n_tokens, args->weight->in), embed_rows, &job);
     return PM_OK;
 }

@@ -94,12 +94,15 @@ typedef struct pm_matrix_kernels {
     void (*quantise)(const float *x, int n, int group, pm_layout layout, const pm_quantised *to);
     /* y = silu(min(gate, limit)) * clamp(up, -limit, limit), NaN staying NaN; y may be gate. */
     void (*swiglu)(const float *gate, const float *up, float limit, int64_t n, float *y);
+    /* As pm_dequantise. */
+    void (*dequantise)(const pm_weight *w, int row, int first, int count, float *y);
     /* acc = fmaf(factor, y, acc) */
     void (*add_scaled)(float *acc, const float *y, float factor, int64_t n);
 } pm_matrix_kernels;
 
-/* Row `row` of w as floats: integer * weight scale (+ bias) in one rounding (fma), or the weights of a float matrix. */
-void pm_dequantise_row(const pm_weight *w, int row, float *y);
+/* Columns [first, first + count) of row `row` of w as floats: integer * weight scale (+ bias) in one rounding (fma), or
+ * the weights of a float matrix. Of a quantised matrix they are whole groups. */
+void pm_dequantise(const pm_weight *w, int row, int first, int count, float *y);
 
 /* For kernels: element i of w's scales or biases; the weight scale of group i; `count` integers of a row of affine
  * weights from element `first`. */

@@ -415,6 +415,7 @@ const pm_matrix_kernels pm_matrix_avx2 = {
     .rms_norm = pm_rms_norm_avx2,
     .quantise = pm_quantise_avx2,
     .swiglu = pm_swiglu_avx2,
+    .dequantise = pm_dequantise,
     .add_scaled = pm_add_scaled_avx2,
 };
 

@@ -48,7 +48,10 @@ INLINE __m512 load_factor(const pm_weight *w, pm_format format, size_t row, size
     if (format == PM_FORMAT_FP8) {
         size_t width = (size_t)w->block[1], blocks = ((size_t)w->in + width - 1) / width;
         float scale;
-        memcpy(&scale, (const char *)w->scales + 4 * (row / (size_t)w->block[0] * blocks + k / width), sizeof(scale));
+        memcpy(&scale,
+               (const char *)w->scales +
+                   4 * ((row + (size_t)w->block_first) / (size_t)w->block[0] * blocks + k / width),
+               sizeof(scale));
         return _mm512_set1_ps(256 * scale);
     }
     return _mm512_setzero_ps(); /* not used */

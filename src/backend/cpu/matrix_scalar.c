@@ -50,7 +50,7 @@ static void read_weights(const pm_weight *w, int row, int k, int count, float *o
     int width = blocks ? w->block[1] : w->group;
     size_t scales = 0; /* of the row */
     if (blocks)
-        scales = (size_t)(row / w->block[0]) * (((size_t)w->in + (size_t)width - 1) / (size_t)width);
+        scales = (size_t)((row + w->block_first) / w->block[0]) * (((size_t)w->in + (size_t)width - 1) / (size_t)width);
     else if (w->format == PM_FORMAT_MXFP8)
         scales = (size_t)row * (size_t)(w->in / width);
     for (int i = 0; i < count; i++) {
@@ -92,21 +92,21 @@ void pm_unpack(const uint8_t *row, int bits, int first, int count, uint8_t *out)
     }
 }
 
-void pm_dequantise_row(const pm_weight *w, int row, float *y)
+void pm_dequantise(const pm_weight *w, int row, int first, int count, float *y)
 {
     const uint8_t *data = (const uint8_t *)w->data + (size_t)row * pm_weight_row_bytes(w);
     if (!pm_is_quantised(w)) {
-        read_weights(w, row, 0, w->in, y);
+        read_weights(w, row, first, count, y);
         return;
     }
     size_t groups = (size_t)(w->in / w->group);
     int16_t q[PM_MAX_GROUP];
-    for (size_t g = 0; g < groups; g++) {
-        size_t i = (size_t)row * groups + g;
+    for (int at = 0; at < count; at += w->group) {
+        size_t g = (size_t)((first + at) / w->group), i = (size_t)row * groups + g;
         float scale = pm_group_scale(w, i), bias = w->biases ? pm_read_scale(w->biases, w->scale_type, i) : 0;
         read_integers(w, data, (int)g, q);
         for (int k = 0; k < w->group; k++)
-            y[g * (size_t)w->group + (size_t)k] = fmaf((float)q[k], scale, bias);
+            y[at + k] = fmaf((float)q[k], scale, bias);
     }
 }
 
@@ -252,5 +252,6 @@ const pm_matrix_kernels pm_matrix_scalar = {
     .rms_norm = rms_norm,
     .quantise = quantise,
     .swiglu = swiglu,
+    .dequantise = pm_dequantise,
     .add_scaled = add_scaled,
 };

@@ -29,6 +29,7 @@ const pm_mixer_kernels pm_mixer_scalar = {
     .mix = pm_scalar_mix,
     .gate = pm_scalar_gate,
     .sqrt_softplus = scalar_sqrt_softplus,
+    .add_positive = pm_scalar_add_positive,
     .conv = pm_scalar_conv,
     .delta_gates = scalar_delta_gates,
     .delta = pm_scalar_delta,

@@ -55,6 +55,8 @@ typedef struct pm_mixer_kernels {
     void (*mix)(float *acc, float correction, const float *p, const float *v, size_t stride, int dim, int n);
     void (*gate)(float *x, const float *gate, int n); /* x *= sigmoid(gate) */
     void (*sqrt_softplus)(const float *x, float *y, int n);
+    /* acc = fmaf(weight, x > 0 ? x : 0, acc) */
+    void (*add_positive)(float *acc, const float *x, float weight, int n);
 
     /* y[t][c] = silu(bias[c] + sum of w[c][i] x[t + i][c], ascending i); rows of y are `width` long. */
     void (*conv)(const pm_conv_args *args, float *y);
@@ -80,6 +82,7 @@ void pm_scalar_scores(const float *q, const float *k, size_t stride, int dim, in
 float pm_scalar_softmax(float scores[PM_BLOCK_ROWS], float *max, float *sum);
 void pm_scalar_mix(float *acc, float correction, const float *p, const float *v, size_t stride, int dim, int n);
 void pm_scalar_gate(float *x, const float *gate, int n);
+void pm_scalar_add_positive(float *acc, const float *x, float weight, int n);
 void pm_scalar_conv(const pm_conv_args *args, float *y);
 void pm_scalar_delta(const pm_delta_args *args);
 void pm_scalar_ssm(const pm_ssm_args *args);
@@ -92,6 +95,7 @@ void pm_avx2_scores(const float *q, const float *k, size_t stride, int dim, int 
 float pm_avx2_softmax(float scores[PM_BLOCK_ROWS], float *max, float *sum);
 void pm_avx2_mix(float *acc, float correction, const float *p, const float *v, size_t stride, int dim, int n);
 void pm_avx2_gate(float *x, const float *gate, int n);
+void pm_avx2_add_positive(float *acc, const float *x, float weight, int n);
 void pm_avx2_conv(const pm_conv_args *args, float *y);
 void pm_avx2_delta_gates(float A_log, float a, float b, float *decay, float *beta);
 void pm_avx2_delta(const pm_delta_args *args);

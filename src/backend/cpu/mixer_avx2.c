@@ -15,6 +15,7 @@ const pm_mixer_kernels pm_mixer_avx2 = {
     .mix = pm_avx2_mix,
     .gate = pm_avx2_gate,
     .sqrt_softplus = avx2_sqrt_softplus,
+    .add_positive = pm_avx2_add_positive,
     .conv = pm_avx2_conv,
     .delta_gates = pm_avx2_delta_gates,
     .delta = pm_avx2_delta,
