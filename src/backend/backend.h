@@ -240,6 +240,52 @@ typedef struct pm_mamba2_args {
     pm_tensor *out; /* [tokens, inner] */
 } pm_mamba2_args;
 
+/* The compressor of DeepSeek-V4 (2.3.1, 2.3.2): a row for every `ratio` tokens, of the tokens of window w
+ *   row w = softmax(gate + position_bias) kv summed over the window, element by element; RMS norm; rope at position
+ *     w * ratio; appended to the cache
+ * With overlap kv and gate hold two halves, and a window is the first halves of the tokens before it and the second
+ * halves of its own. Does not touch a row that no token completes. */
+typedef struct pm_compress_args {
+    const pm_tensor *kv, *gate;     /* [tokens, width], overlap: [tokens, 2 * width] */
+    const pm_tensor *position_bias; /* [ratio, likewise] */
+    const pm_tensor *norm;          /* [1, width] */
+    const pm_rope *rope;
+    float eps;
+    int ratio, width;
+    bool overlap;
+    int rows;  /* slot: ratio, planes 1, width */
+    int state; /* slot: 3 * width, overlap: 6 * width */
+    int layer; /* for messages */
+} pm_compress_args;
+
+/* Manifold-constrained hyper-connections (Xie et al. 2026; DeepSeek-V4, 2.2): n parallel streams in place of a residual
+ * one. hyper_in: the weights of a block from the streams, and what goes into it,
+ *   pre | post | comb = fn (streams * rsqrt(mean(streams^2) + norm_eps))        over all n * hidden elements
+ *   pre = sigmoid(scale[0] pre + base) + eps, post = 2 sigmoid(scale[1] post + base)             base likewise in parts
+ *   comb = softmax of each row of (scale[2] comb + base), + eps; divided by (its column sums + eps);
+ *     then iterations - 1 times by (its row sums + eps) and by (its column sums + eps)
+ *   x = sum_j pre[j] streams[j]
+ * With iterations 0 there is pre alone, as before a model's head. */
+enum { PM_HYPER_STREAMS = 8 }; /* most n */
+
+typedef struct pm_hyper_in_args {
+    const pm_tensor *streams;      /* [tokens, n * hidden] */
+    const pm_tensor *fn;           /* [(2 + n) n, n * hidden]; only pre: [n, n * hidden] */
+    const pm_tensor *base, *scale; /* [1, (2 + n) n], [1, 3]; only pre: [1, n], [1, 1] */
+    float norm_eps, eps;
+    int n, hidden, iterations;
+    pm_tensor *x;   /* [tokens, hidden] */
+    pm_tensor *mix; /* [tokens, n + n * n]: post, comb; only pre: NULL */
+} pm_hyper_in_args;
+
+/* streams[k] = post[k] y + sum_j comb[j, k] streams[j] */
+typedef struct pm_hyper_out_args {
+    const pm_tensor *y;   /* [tokens, hidden] */
+    const pm_tensor *mix; /* as hyper_in made it */
+    int n, hidden;
+    pm_tensor *streams; /* updated in place */
+} pm_hyper_out_args;
+
 /* Which experts a token goes to. A score is made of each expert's logit; the top_k best are chosen by score + bias,
  * ties to the lower index; their weights are the scores without the bias, divided by their sum when `normalise`, times
  * `scale`. Experts are combined in ascending index.
@@ -363,6 +409,9 @@ typedef struct pm_backend_ops {
     int (*gated_delta)(pm_backend *backend, const pm_batch *batch, const pm_gated_delta_args *args, pm_error *err);
     int (*short_conv)(pm_backend *backend, const pm_batch *batch, const pm_short_conv_args *args, pm_error *err);
     int (*mamba2)(pm_backend *backend, const pm_batch *batch, const pm_mamba2_args *args, pm_error *err);
+    int (*compress)(pm_backend *backend, const pm_batch *batch, const pm_compress_args *args, pm_error *err);
+    int (*hyper_in)(pm_backend *backend, const pm_batch *batch, const pm_hyper_in_args *args, pm_error *err);
+    int (*hyper_out)(pm_backend *backend, const pm_batch *batch, const pm_hyper_out_args *args, pm_error *err);
     int (*moe)(pm_backend *backend, const pm_batch *batch, const pm_moe_args *args, pm_error *err);
     int (*logits)(pm_backend *backend, const pm_batch *batch, const pm_logits_args *args, pm_error *err);
 

@@ -149,6 +149,38 @@ pm_cost pm_cost_mamba2(const pm_batch *batch, const pm_mamba2_args *args)
     };
 }
 
+/* States are read and written, finished rows written. An element of a token takes two multiply-adds, twice with
+ * overlap; of the position bias the rows of as many tokens are read. */
+pm_cost pm_cost_compress(const pm_batch *batch, const pm_compress_args *args, pm_kv_type type)
+{
+    int64_t folds = args->overlap ? 2 : 1, width = args->width, rows = 0, n = batch->n_tokens;
+    for (int s = 0; s < batch->n_segments; s++) {
+        const pm_segment *segment = &batch->segments[s];
+        rows += (segment->pos + segment->n) / args->ratio - segment->pos / args->ratio;
+    }
+    uint64_t stored = (uint64_t)(rows * width) * (type == PM_KV_F16 ? 2 : 4);
+    return (pm_cost){
+        .bytes = floats((n < args->ratio ? n : args->ratio) * folds * width + width) + stored +
+                 2 * (uint64_t)batch->n_segments * floats(3 * folds * width),
+        .float_ops = 4 * (uint64_t)(n * folds * width),
+    };
+}
+
+pm_cost pm_cost_hyper_in(const pm_batch *batch, const pm_hyper_in_args *args)
+{
+    int64_t rows = args->iterations ? (2 + args->n) * args->n : args->n, cols = (int64_t)args->hidden * args->n;
+    return (pm_cost){
+        .bytes = floats(rows * cols + rows + (args->iterations ? 3 : 1)),
+        .float_ops = 2 * (uint64_t)batch->n_tokens * (uint64_t)((rows + 1) * cols),
+    };
+}
+
+pm_cost pm_cost_hyper_out(const pm_batch *batch, const pm_hyper_out_args *args)
+{
+    return (pm_cost){.float_ops =
+                         2 * (uint64_t)batch->n_tokens * (uint64_t)((int64_t)args->hidden * args->n * (args->n + 1))};
+}
+
 pm_cost pm_cost_moe(const pm_batch *batch, const pm_moe_args *args)
 {
     pm_cost cost = {0};

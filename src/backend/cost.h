@@ -26,6 +26,9 @@ pm_cost pm_cost_latent_attention(const pm_batch *batch, const pm_latent_attentio
 pm_cost pm_cost_gated_delta(const pm_batch *batch, const pm_gated_delta_args *args);
 pm_cost pm_cost_short_conv(const pm_batch *batch, const pm_short_conv_args *args);
 pm_cost pm_cost_mamba2(const pm_batch *batch, const pm_mamba2_args *args);
+pm_cost pm_cost_compress(const pm_batch *batch, const pm_compress_args *args, pm_kv_type type);
+pm_cost pm_cost_hyper_in(const pm_batch *batch, const pm_hyper_in_args *args);
+pm_cost pm_cost_hyper_out(const pm_batch *batch, const pm_hyper_out_args *args);
 pm_cost pm_cost_moe(const pm_batch *batch, const pm_moe_args *args); /* after the operation: args->expert_tokens */
 pm_cost pm_cost_logits(const pm_batch *batch, const pm_logits_args *args);
 

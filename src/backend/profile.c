@@ -15,6 +15,9 @@ typedef enum operation {
     GATED_DELTA,
     SHORT_CONV,
     MAMBA2,
+    COMPRESS,
+    HYPER_IN,
+    HYPER_OUT,
     MOE,
     LOGITS,
     OPERATIONS
@@ -30,6 +33,9 @@ static const char *const names[OPERATIONS] = {
     [GATED_DELTA] = "gated_delta",
     [SHORT_CONV] = "short_conv",
     [MAMBA2] = "mamba2",
+    [COMPRESS] = "compress",
+    [HYPER_IN] = "hyper_in",
+    [HYPER_OUT] = "hyper_out",
     [MOE] = "moe",
     [LOGITS] = "logits",
 };
@@ -146,6 +152,33 @@ static int timed_mamba2(pm_backend *backend, const pm_batch *batch, const pm_mam
     return status ? status : add(p, MAMBA2, seconds, pm_cost_mamba2(batch, args));
 }
 
+static int timed_compress(pm_backend *backend, const pm_batch *batch, const pm_compress_args *args, pm_error *err)
+{
+    pm_profiler *p = profiler_of(backend);
+    double start = pm_now();
+    int status = p->inner->compress(backend, batch, args, err);
+    double seconds = pm_now() - start;
+    return status ? status : add(p, COMPRESS, seconds, pm_cost_compress(batch, args, p->type));
+}
+
+static int timed_hyper_in(pm_backend *backend, const pm_batch *batch, const pm_hyper_in_args *args, pm_error *err)
+{
+    pm_profiler *p = profiler_of(backend);
+    double start = pm_now();
+    int status = p->inner->hyper_in(backend, batch, args, err);
+    double seconds = pm_now() - start;
+    return status ? status : add(p, HYPER_IN, seconds, pm_cost_hyper_in(batch, args));
+}
+
+static int timed_hyper_out(pm_backend *backend, const pm_batch *batch, const pm_hyper_out_args *args, pm_error *err)
+{
+    pm_profiler *p = profiler_of(backend);
+    double start = pm_now();
+    int status = p->inner->hyper_out(backend, batch, args, err);
+    double seconds = pm_now() - start;
+    return status ? status : add(p, HYPER_OUT, seconds, pm_cost_hyper_out(batch, args));
+}
+
 /* What it costs depends on the experts that it chooses. */
 static int timed_moe(pm_backend *backend, const pm_batch *batch, const pm_moe_args *args, pm_error *err)
 {
@@ -203,6 +236,9 @@ int pm_profiler_new(pm_profiler **out, pm_backend *backend, pm_kv_type type, pm_
     p->ops.gated_delta = timed_gated_delta;
     p->ops.short_conv = timed_short_conv;
     p->ops.mamba2 = timed_mamba2;
+    p->ops.compress = timed_compress;
+    p->ops.hyper_in = timed_hyper_in;
+    p->ops.hyper_out = timed_hyper_out;
     p->ops.moe = timed_moe;
     p->ops.logits = timed_logits;
     pm_profiler_reset(p);

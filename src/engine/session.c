@@ -94,7 +94,8 @@ int pm_session_fork(pm_session **out, const pm_session *from, pm_error *err)
     if (pm_grow((void **)&session->ids, &session->cap, from->length, sizeof(pm_token)) != PM_OK)
         status = pm_fail_memory(err);
     for (int i = 0; status == PM_OK && i < engine->cache->n_rows; i++)
-        status = engine->backend->ops->rows_fork(engine->backend, from->rows[i], (int64_t)from->length,
+        status = engine->backend->ops->rows_fork(engine->backend, from->rows[i],
+                                                 (int64_t)from->length / engine->cache->rows[i].ratio,
                                                  &session->rows[i], err);
     if (status != PM_OK) {
         pm_session_free(session);
@@ -176,9 +177,11 @@ void pm_session_rewind(pm_session *session, size_t pos, bool logits)
     const pm_engine *engine = session->engine;
     const pm_backend_ops *ops = engine->backend->ops;
     pos = engine->cache->n_states ? rewind_states(session, pos) : rewind_rows(session, pos, logits);
-    for (int i = 0; i < engine->cache->n_rows; i++)
-        if (ops->rows_length(session->rows[i]) > (int64_t)pos)
-            ops->rows_truncate(engine->backend, session->rows[i], (int64_t)pos);
+    for (int i = 0; i < engine->cache->n_rows; i++) {
+        int64_t rows = (int64_t)pos / engine->cache->rows[i].ratio;
+        if (ops->rows_length(session->rows[i]) > rows)
+            ops->rows_truncate(engine->backend, session->rows[i], rows);
+    }
     session->length = pos;
 }
 

@@ -200,13 +200,37 @@ static void outputs(void **state)
     check(pm_cost_logits(&(pm_batch){.n_tokens = 9, .n_outputs = 2}, &args), 10 * 128 + 256, 0, 2 * 10 * 64 * 2);
 }
 
+/* A segment at 6 with 3 tokens completes one row of 4; states are read and written. */
+static void compressor(void **state)
+{
+    (void)state;
+    pm_segment segments[] = {{.pos = 6, .n = 3}, {.pos = 0, .n = 2}};
+    pm_batch batch = {.n_tokens = 5, .n_segments = 2, .segments = segments};
+    pm_compress_args args = {.ratio = 4, .width = 8, .overlap = true};
+    check(pm_cost_compress(&batch, &args, PM_KV_F16), 4 * (4 * 16 + 8) + 8 * 2 + 2 * 2 * 4 * 48, 0, 5 * 16 * 4);
+    args.overlap = false;
+    check(pm_cost_compress(&batch, &args, PM_KV_F32), 4 * (4 * 8 + 8) + 8 * 4 + 2 * 2 * 4 * 24, 0, 5 * 8 * 4);
+}
+
+static void hyper_connections(void **state)
+{
+    (void)state;
+    pm_hyper_in_args in = {.n = 4, .hidden = 10, .iterations = 20};
+    check(pm_cost_hyper_in(&(pm_batch){.n_tokens = 3}, &in), 4 * (24 * 40 + 24 + 3), 0, 2 * 3 * 25 * 40);
+    in.iterations = 0;
+    check(pm_cost_hyper_in(&(pm_batch){.n_tokens = 1}, &in), 4 * (4 * 40 + 4 + 1), 0, 2 * 5 * 40);
+    check(pm_cost_hyper_out(&(pm_batch){.n_tokens = 3}, &(pm_hyper_out_args){.n = 4, .hidden = 10}), 0, 0,
+          2 * 3 * 10 * 20);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(embedding),   cmocka_unit_test(matrices),          cmocka_unit_test(formats),
-        cmocka_unit_test(cached_rows), cmocka_unit_test(latent_rows),       cmocka_unit_test(matrices_of_heads),
-        cmocka_unit_test(delta_rule),  cmocka_unit_test(short_convolution), cmocka_unit_test(state_space),
-        cmocka_unit_test(experts),     cmocka_unit_test(outputs),
+        cmocka_unit_test(embedding),         cmocka_unit_test(matrices),          cmocka_unit_test(formats),
+        cmocka_unit_test(cached_rows),       cmocka_unit_test(latent_rows),       cmocka_unit_test(matrices_of_heads),
+        cmocka_unit_test(delta_rule),        cmocka_unit_test(short_convolution), cmocka_unit_test(state_space),
+        cmocka_unit_test(experts),           cmocka_unit_test(outputs),           cmocka_unit_test(compressor),
+        cmocka_unit_test(hyper_connections),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

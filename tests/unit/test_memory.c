@@ -150,9 +150,9 @@ static void test_refusals(void **state)
     pm_rows *out = (pm_rows *)&out;
     pm_error err;
     pm_rows_spec bad = spec;
-    bad.ratio = 4;
-    assert_int_equal(pm_cpu_rows_new(NULL, &bad, PM_KV_F16, &out, &err), PM_ERR_UNSUPPORTED);
-    assert_string_equal(err.message, "cache rows of 4 tokens are not supported; supported: 1");
+    bad.ratio = 0;
+    assert_int_equal(pm_cpu_rows_new(NULL, &bad, PM_KV_F16, &out, &err), PM_ERR_INVALID);
+    assert_string_equal(err.message, "cache rows of 0 tokens are not possible");
     bad = spec;
     bad.width = 0;
     assert_int_equal(pm_cpu_rows_new(NULL, &bad, PM_KV_F16, &out, &err), PM_ERR_INVALID);

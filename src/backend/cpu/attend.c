@@ -63,21 +63,25 @@ uint32_t pm_largest_bits(const float *x, int n, uint32_t most)
     return most;
 }
 
+int pm_check_stored(uint32_t largest, pm_kv_type type, int layer, pm_error *err)
+{
+    double value = (double)pm_from_bits(largest);
+    if (largest >= 0x7f800000)
+        return pm_fail(err, PM_ERR_NUMERIC, "layer %d: a key or value (%.3g) is not finite", layer, value);
+    if (type == PM_KV_F16 && largest >= 0x477ff000) /* 65520 */
+        return pm_fail(err, PM_ERR_NUMERIC,
+                       "layer %d: a key or value (%.3g) does not fit the f16 cache; use --kv-type f32", layer, value);
+    return PM_OK;
+}
+
 int pm_append_finish(const pm_batch *batch, int slot, const uint32_t *largest, int layer, pm_error *err)
 {
     for (int s = 0; s < batch->n_segments; s++) {
         const pm_segment *segment = batch->segments + s;
-        bool f16 = segment->rows[slot]->type == PM_KV_F16;
-        uint32_t limit = f16 ? 0x477ff000 /* 65520 */ : 0x7f800000;
         for (int t = segment->first; t < segment->first + segment->n; t++) {
-            if (largest[t] < limit)
-                continue;
-            double value = (double)pm_from_bits(largest[t]);
-            if (f16 && largest[t] < 0x7f800000)
-                return pm_fail(err, PM_ERR_NUMERIC,
-                               "layer %d: a key or value (%.3g) does not fit the f16 cache; use --kv-type f32", layer,
-                               value);
-            return pm_fail(err, PM_ERR_NUMERIC, "layer %d: a key or value (%.3g) is not finite", layer, value);
+            int status = pm_check_stored(largest[t], segment->rows[slot]->type, layer, err);
+            if (status != PM_OK)
+                return status;
         }
     }
     for (int s = 0; s < batch->n_segments; s++)

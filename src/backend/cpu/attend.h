@@ -34,6 +34,10 @@ void pm_append_store(const pm_cpu *cpu, const pm_rows *rows, int64_t row, int pl
 /* Bits of the largest magnitude among x and `most`; for non-negative floats their order is that of their bits. */
 uint32_t pm_largest_bits(const float *x, int n, uint32_t most);
 
+/* Refuses such bits when the cache's type cannot hold them: in f16 what rounds to infinity, in both what is not finite.
+ */
+int pm_check_stored(uint32_t largest, pm_kv_type type, int layer, pm_error *err);
+
 /* Refuses what the cache's type cannot hold: in f16 what rounds to infinity, in both what is not finite. `largest`:
  * [tokens] bits of the largest magnitude that each appended. Otherwise the rows count from now on. */
 int pm_append_finish(const pm_batch *batch, int slot, const uint32_t *largest, int layer, pm_error *err);

@@ -32,6 +32,8 @@ typedef enum pm_scratch {
     PM_SCRATCH_ROPE,         /* sines and cosines */
     PM_SCRATCH_INDEX,        /* scores of a sparse index */
     PM_SCRATCH_HEADS,        /* inputs of per-head matrices, or strips of them */
+    PM_SCRATCH_COMPRESS,     /* rows while they are made */
+    PM_SCRATCH_HYPER,        /* weights of streams */
     PM_SCRATCHES
 } pm_scratch;
 
@@ -81,6 +83,9 @@ int pm_cpu_latent_attention(pm_backend *backend, const pm_batch *batch, const pm
 int pm_cpu_gated_delta(pm_backend *backend, const pm_batch *batch, const pm_gated_delta_args *args, pm_error *err);
 int pm_cpu_short_conv(pm_backend *backend, const pm_batch *batch, const pm_short_conv_args *args, pm_error *err);
 int pm_cpu_mamba2(pm_backend *backend, const pm_batch *batch, const pm_mamba2_args *args, pm_error *err);
+int pm_cpu_compress(pm_backend *backend, const pm_batch *batch, const pm_compress_args *args, pm_error *err);
+int pm_cpu_hyper_in(pm_backend *backend, const pm_batch *batch, const pm_hyper_in_args *args, pm_error *err);
+int pm_cpu_hyper_out(pm_backend *backend, const pm_batch *batch, const pm_hyper_out_args *args, pm_error *err);
 int pm_cpu_moe(pm_backend *backend, const pm_batch *batch, const pm_moe_args *args, pm_error *err);
 int pm_cpu_logits(pm_backend *backend, const pm_batch *batch, const pm_logits_args *args, pm_error *err);
 

@@ -47,8 +47,8 @@ int pm_cpu_rows_new(pm_backend *backend, const pm_rows_spec *spec, pm_kv_type ty
 {
     (void)backend;
     size_t plane, block;
-    if (spec->ratio != 1)
-        return pm_fail(err, PM_ERR_UNSUPPORTED, "cache rows of %d tokens are not supported; supported: 1", spec->ratio);
+    if (spec->ratio < 1)
+        return pm_fail(err, PM_ERR_INVALID, "cache rows of %d tokens are not possible", spec->ratio);
     if (spec->planes < 1 || spec->width < 1 || !block_bytes(spec, type, &plane, &block))
         return pm_fail(err, PM_ERR_INVALID, "cache rows of %d planes of %d elements are not possible", spec->planes,
                        spec->width);

@@ -36,6 +36,7 @@ const pm_mixer_kernels pm_mixer_scalar = {
     .ssm_gates = scalar_ssm_gates,
     .ssm = pm_scalar_ssm,
     .gated_norm = pm_scalar_gated_norm,
+    .compress = pm_scalar_compress,
 };
 
 /* The level must be one that the processor has. */

@@ -68,6 +68,11 @@ typedef struct pm_mixer_kernels {
     void (*ssm)(const pm_ssm_args *args);
     /* out = x * rsqrt(dot(x, x) / n + eps) * norm * silu(z) */
     void (*gated_norm)(const float *x, const float *norm, const float *z, float eps, int n, float *out);
+
+    /* Folds a token into a running softmax, element by element: state holds maximum, sum and weighted sum, `stride`
+     * apart, and g = gate + bias is the score of the value kv. Where g is the new maximum, sum and weighted sum are
+     * multiplied by exp(old maximum - g) first. */
+    void (*compress)(float *state, size_t stride, const float *kv, const float *gate, const float *bias, int n);
 } pm_mixer_kernels;
 
 extern const pm_mixer_kernels pm_mixer_scalar;
@@ -87,6 +92,7 @@ void pm_scalar_conv(const pm_conv_args *args, float *y);
 void pm_scalar_delta(const pm_delta_args *args);
 void pm_scalar_ssm(const pm_ssm_args *args);
 void pm_scalar_gated_norm(const float *x, const float *norm, const float *z, float eps, int n, float *out);
+void pm_scalar_compress(float *state, size_t stride, const float *kv, const float *gate, const float *bias, int n);
 
 #if defined(__x86_64__)
 void pm_avx2_widen(const uint16_t *from, float *to, size_t n);
@@ -102,6 +108,7 @@ void pm_avx2_delta(const pm_delta_args *args);
 void pm_avx2_ssm_gates(float A_log, float raw, float min, float max, float *decay, float *dt);
 void pm_avx2_ssm(const pm_ssm_args *args);
 void pm_avx2_gated_norm(const float *x, const float *norm, const float *z, float eps, int n, float *out);
+void pm_avx2_compress(float *state, size_t stride, const float *kv, const float *gate, const float *bias, int n);
 #endif
 
 /* The same code at every level; where fma is an instruction it is faster. */

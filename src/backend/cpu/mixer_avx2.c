@@ -22,4 +22,5 @@ const pm_mixer_kernels pm_mixer_avx2 = {
     .ssm_gates = pm_avx2_ssm_gates,
     .ssm = pm_avx2_ssm,
     .gated_norm = pm_avx2_gated_norm,
+    .compress = pm_avx2_compress,
 };
