@@ -150,39 +150,52 @@ typedef struct pm_heads_args {
  * latent_attention of this and of later layers. */
 typedef struct pm_indices pm_indices;
 
-/* The lightning indexer of sparse attention (DeepSeek-V3.2, section 2.1):
+/* The lightning indexer of sparse attention (DeepSeek-V3.2, section 2.1; DeepSeek-V4, 2.3.1):
  *   score[s] = sum over heads, ascending, of (weights[h] * weight_scale) * relu(scale * q[h] . key[s])
- * and of the rows that a token sees the top_k best, ties to the lower row; all while there are no more. Appends the
- * keys first: layer norm (biased variance, times k_norm plus k_norm_bias), then rope; queries are roped likewise. */
+ * and of the rows that a token sees the top_k best, ties to the lower row; all while there are no more. Queries are
+ * roped. Appends the keys first: layer norm (biased variance, times k_norm plus k_norm_bias), then rope likewise. With
+ * k NULL the rows are those that `compress` made, of `ratio` tokens each: at position p a token sees (p + 1) / ratio.
+ */
 typedef struct pm_sparse_index_args {
     const pm_tensor *q;                    /* [tokens, heads * head_dim] */
-    const pm_tensor *k;                    /* [tokens, head_dim] */
+    const pm_tensor *k;                    /* [tokens, head_dim] or NULL */
     const pm_tensor *k_norm, *k_norm_bias; /* [1, head_dim] */
     const pm_tensor *weights;              /* [tokens, heads] */
     const pm_rope *rope;
     float eps, scale, weight_scale;
     int heads, head_dim, top_k;
     int rows;  /* slot: planes 1, width head_dim */
+    int ratio; /* of those rows, with k NULL */
     int layer; /* for messages */
     pm_indices *out;
 } pm_sparse_index_args;
 
 /* Causal attention in which all query heads share one key per row, and a value is the first value_width elements of its
  * key: multi-head latent attention in its absorbed form (DeepSeek-V2, section 2.1). Appends the keys first: RMS norm of
- * the first value_width elements, then rope; queries are roped likewise. out = softmax(scale q k) v. */
+ * the first value_width elements, then rope; queries are roped likewise. out = softmax(scale q k) v.
+ *
+ * DeepSeek-V4 (2.3) has, besides: an RMS norm without weight of each query head before rope; a window; rows of `ratio`
+ * tokens each, made by `compress`, that a token sees (p + 1) / ratio of, or those chosen; a score per head without a
+ * value, which joins the softmax's sum; rope of the outcome, backwards. */
 typedef struct pm_latent_attention_args {
     const pm_tensor *q;      /* [tokens, heads * value_width] */
     const pm_tensor *q_rope; /* [tokens, heads * q_rope_stride]: the other width - value_width elements of a query, from
-                                q_rope_first on */
+                                q_rope_first on; NULL when there are none */
     int q_rope_first, q_rope_stride;
+    bool q_normed;
     const pm_tensor *kv;      /* [tokens, width] */
     const pm_tensor *kv_norm; /* [1, value_width] */
     const pm_rope *rope;      /* of the elements of a whole key or query */
+    const pm_tensor *sinks;   /* [1, heads] or NULL */
     float eps, scale;
     int heads, width, value_width;
+    int window;               /* a query sees this many last rows, itself included; 0: all */
     int rows;                 /* slot: planes 1 */
-    const pm_indices *chosen; /* the rows that each token attends to, at most top_k; NULL: all */
+    int blocks, ratio;        /* slot of rows of `ratio` tokens: planes 1, same width; ratio 0: none */
+    const pm_indices *chosen; /* which of the blocks, or without any of the rows, each token attends to, at most top_k;
+                                 NULL: all */
     int top_k;
+    bool unrotate;
     int layer;      /* for messages */
     pm_tensor *out; /* [tokens, heads * value_width] */
 } pm_latent_attention_args;

@@ -80,34 +80,49 @@ pm_cost pm_cost_heads(const pm_batch *batch, const pm_heads_args *args)
     return cost;
 }
 
-/* A sequence's keys are read once for all the new tokens that have to choose, and written; each query head meets each
- * of them. */
+/* A sequence's keys are read once for all the new tokens that have to choose, and new ones are written; each query head
+ * meets each of them. */
 pm_cost pm_cost_sparse_index(const pm_batch *batch, const pm_sparse_index_args *args, pm_kv_type type)
 {
     uint64_t rows = 0, seen = 0, dim = (uint64_t)args->head_dim;
+    int64_t ratio = args->k ? 1 : args->ratio;
     for (int s = 0; s < batch->n_segments; s++) {
-        int64_t pos = batch->segments[s].pos, n = batch->segments[s].n, end = pos + n;
-        rows += (uint64_t)(end > args->top_k ? end : n);
-        for (int64_t sees = pos + 1 > args->top_k ? pos + 1 : (int64_t)args->top_k + 1; sees <= end; sees++)
-            seen += (uint64_t)sees;
+        int64_t pos = batch->segments[s].pos, n = batch->segments[s].n, all = (pos + n) / ratio;
+        rows += (uint64_t)(all > args->top_k ? all : args->k ? n : 0);
+        for (int64_t end = pos + 1; end <= pos + n; end++)
+            seen += (uint64_t)(end / ratio > args->top_k ? end / ratio : 0);
     }
-    return (pm_cost){.bytes = rows * dim * element_bytes(type) + 2 * floats(args->head_dim),
+    return (pm_cost){.bytes = rows * dim * element_bytes(type) + (args->k ? 2 * floats(args->head_dim) : 0),
                      .float_ops = 2 * seen * (uint64_t)args->heads * dim};
 }
 
-/* A row that is attended to by some token of a sequence is read once; where rows were chosen, they are counted for each
- * token, up to all that there are. Each query head meets the keys once for its score and their values once. */
+/* Rows of `ratio` tokens that a segment reads: each that some token attends to once; where rows were chosen, they are
+ * counted for each token, up to all that there are. *seen counts them for each token. */
+static uint64_t rows_attended(const pm_segment *segment, int ratio, int window, int top_k, uint64_t *seen)
+{
+    int64_t first = window && segment->pos >= window ? segment->pos - window + 1 : 0;
+    int64_t all = (segment->pos + segment->n) / ratio - first, chosen = 0;
+    for (int64_t end = segment->pos + 1; end <= segment->pos + segment->n; end++) {
+        int64_t sees = window && window < end ? window : end / ratio;
+        chosen += top_k && sees > top_k ? top_k : sees;
+    }
+    *seen += (uint64_t)chosen;
+    return (uint64_t)(chosen < all ? chosen : all);
+}
+
+/* Each query head meets the keys once for its score and their values once. */
 pm_cost pm_cost_latent_attention(const pm_batch *batch, const pm_latent_attention_args *args, pm_kv_type type)
 {
     uint64_t rows = 0, seen = 0;
+    int top_k = args->chosen ? args->top_k : 0;
     for (int s = 0; s < batch->n_segments; s++) {
-        int64_t pos = batch->segments[s].pos, n = batch->segments[s].n, of_segment = 0;
-        for (int64_t end = pos + 1; end <= pos + n; end++)
-            of_segment += args->chosen && end > args->top_k ? args->top_k : end;
-        seen += (uint64_t)of_segment;
-        rows += (uint64_t)(of_segment < pos + n ? of_segment : pos + n);
+        const pm_segment *segment = &batch->segments[s];
+        rows += rows_attended(segment, 1, args->window, args->ratio ? 0 : top_k, &seen);
+        if (args->ratio)
+            rows += rows_attended(segment, args->ratio, 0, top_k, &seen);
     }
-    return (pm_cost){.bytes = rows * (uint64_t)args->width * element_bytes(type) + floats(args->value_width),
+    return (pm_cost){.bytes = rows * (uint64_t)args->width * element_bytes(type) + floats(args->value_width) +
+                              (args->sinks ? floats(args->heads) : 0),
                      .float_ops = 2 * seen * (uint64_t)args->heads * (uint64_t)(args->width + args->value_width)};
 }
 

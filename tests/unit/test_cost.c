@@ -110,7 +110,7 @@ static void latent_rows(void **state)
     args.top_k = 2;
     check(pm_cost_latent_attention(&batch, &args, PM_KV_F32), (3 + 2) * 48 + 32, 0, 7 * 4 * 20 * 2);
 
-    pm_sparse_index_args index = {.heads = 3, .head_dim = 16, .top_k = 2};
+    pm_sparse_index_args index = {.k = a_tensor(), .heads = 3, .head_dim = 16, .top_k = 2};
     /* The third token of the first sequence scores 3 rows, the second sequence's 11; both norm vectors. */
     check(pm_cost_sparse_index(&batch, &index, PM_KV_F16), 14 * 32 + 2 * 64, 0, 14 * 3 * 16 * 2);
     index.top_k = 11; /* nothing to choose: keys are only appended */
@@ -200,6 +200,28 @@ static void outputs(void **state)
     check(pm_cost_logits(&(pm_batch){.n_tokens = 9, .n_outputs = 2}, &args), 10 * 128 + 256, 0, 2 * 10 * 64 * 2);
 }
 
+/* A window of rows, and rows of 4 tokens that are all attended to, or 2 chosen of them. */
+static void compressed_rows(void **state)
+{
+    (void)state;
+    pm_segment segment = {.pos = 17, .n = 3};
+    pm_batch batch = {.n_tokens = 3, .n_segments = 1, .segments = &segment};
+    pm_latent_attention_args args = {
+        .heads = 5, .width = 8, .value_width = 8, .window = 6, .ratio = 4, .sinks = a_tensor()};
+    uint64_t window = 6 + 2, blocks = 5, seen = 3 * 6 + 4 + 4 + 5;
+    check(pm_cost_latent_attention(&batch, &args, PM_KV_F16), (window + blocks) * 8 * 2 + 4 * 8 + 4 * 5, 0,
+          2 * seen * 5 * 16);
+    args.chosen = (const pm_indices *)(const void *)&some;
+    args.top_k = 2;
+    seen = 3 * 6 + 3 * 2;
+    check(pm_cost_latent_attention(&batch, &args, PM_KV_F16), (window + 5) * 8 * 2 + 4 * 8 + 4 * 5, 0,
+          2 * seen * 5 * 16);
+    pm_sparse_index_args index = {.heads = 3, .head_dim = 8, .top_k = 4, .ratio = 4};
+    check(pm_cost_sparse_index(&batch, &index, PM_KV_F32), 5 * 8 * 4, 0, 2 * 5 * 3 * 8);
+    index.top_k = 5;
+    check(pm_cost_sparse_index(&batch, &index, PM_KV_F32), 0, 0, 0);
+}
+
 /* A segment at 6 with 3 tokens completes one row of 4; states are read and written. */
 static void compressor(void **state)
 {
@@ -230,7 +252,7 @@ int main(void)
         cmocka_unit_test(cached_rows),       cmocka_unit_test(latent_rows),       cmocka_unit_test(matrices_of_heads),
         cmocka_unit_test(delta_rule),        cmocka_unit_test(short_convolution), cmocka_unit_test(state_space),
         cmocka_unit_test(experts),           cmocka_unit_test(outputs),           cmocka_unit_test(compressor),
-        cmocka_unit_test(hyper_connections),
+        cmocka_unit_test(hyper_connections), cmocka_unit_test(compressed_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

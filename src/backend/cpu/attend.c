@@ -27,6 +27,18 @@ void pm_rope_turn(const pm_rope *rope, const float *sines, float *x)
     }
 }
 
+void pm_rope_turn_back(const pm_rope *rope, const float *sines, float *x)
+{
+    int pairs = rope->pairs, step = rope->interleaved ? 2 : 1, apart = rope->interleaved ? 1 : pairs;
+    const float *cosines = sines + pairs;
+    x += rope->first;
+    for (int i = 0; i < pairs; i++) {
+        float a = x[i * step], b = x[i * step + apart];
+        x[i * step] = a * cosines[i] + b * sines[i];
+        x[i * step + apart] = b * cosines[i] - a * sines[i];
+    }
+}
+
 /* ---- appending ---- */
 
 int pm_append_reserve(const pm_batch *batch, int slot, int layer, pm_error *err)

@@ -23,6 +23,9 @@ void pm_rope_sines(const pm_rope *rope, int64_t position, float *sines);
 /* Turns the pairs of one head in place; every product and sum is rounded, as the references do. */
 void pm_rope_turn(const pm_rope *rope, const float *sines, float *x);
 
+/* Turns them the other way. */
+void pm_rope_turn_back(const pm_rope *rope, const float *sines, float *x);
+
 /* ---- appending ---- */
 
 /* Room in slot `slot` of every segment, before anything is written. */

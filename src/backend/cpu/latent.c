@@ -1,8 +1,9 @@
 /* Attention in which all query heads share one key per row, whose first part is the value as well: multi-head latent
- * attention in its absorbed form.
+ * attention in its absorbed form, and DeepSeek-V4's attention over a window and compressed rows.
  *
  * Keys are folded as in attention.c, in blocks of 64: by absolute position, or, where an index has chosen rows, by
- * their rank in the ascending list, so that a list of all rows gives the same bits. */
+ * their rank in the ascending list, so that a list of all rows gives the same bits. The rows of the window come first,
+ * then compressed ones, then the sink. */
 #include "backend/cpu/attend.h"
 
 /* Where a worker keeps what it is working on. */
@@ -77,50 +78,76 @@ static void start_queries(const latent_job *job, bench *b, const pm_tile *tile, 
         size_t at = (size_t)t * heads + (size_t)(head + r % n_heads);
         float *q = b->fold.q + (size_t)r * width;
         memcpy(q, args->q->data + at * values, values * sizeof *q);
-        memcpy(q + values, args->q_rope->data + at * (size_t)args->q_rope_stride + args->q_rope_first,
-               (width - values) * sizeof *q);
+        if (args->q_rope)
+            memcpy(q + values, args->q_rope->data + at * (size_t)args->q_rope_stride + args->q_rope_first,
+                   (width - values) * sizeof *q);
+        if (args->q_normed) {
+            float norm = pm_rsqrt(job->cpu->mixer->dot(q, q, args->width) / (float)args->width + args->eps);
+            for (size_t i = 0; i < width; i++)
+                q[i] *= norm;
+        }
         pm_rope_turn(args->rope, sines_of(job, t), q);
     }
     pm_bench_clear(&b->fold, tile->n * n_heads);
 }
 
+/* Their results: divided by the sum of weights, in which the sink takes part, and turned back. */
 static void finish_queries(const latent_job *job, const bench *b, const pm_tile *tile, int head, int n_heads)
 {
     const pm_latent_attention_args *args = job->args;
     size_t values = (size_t)args->value_width;
     for (int r = 0; r < tile->n * n_heads; r++) {
-        size_t at = (size_t)(tile->first + r / n_heads) * (size_t)args->heads + (size_t)(head + r % n_heads);
+        int t = tile->first + r / n_heads, h = head + r % n_heads;
+        size_t at = (size_t)t * (size_t)args->heads + (size_t)h;
         const float *acc = b->fold.acc + (size_t)r * values;
-        float *out = args->out->data + at * values, inverse = 1.0f / b->fold.queries[r].sum;
+        const pm_query *query = b->fold.queries + r;
+        float *out = args->out->data + at * values, sum = query->sum, factor = 1.0f;
+        if (args->sinks) {
+            float sink = args->sinks->data[h], most = sink > query->max ? sink : query->max;
+            factor = pm_exp(query->max - most);
+            sum = fmaf(sum, factor, pm_exp(sink - most));
+        }
+        factor = factor / sum;
         for (size_t d = 0; d < values; d++)
-            out[d] = acc[d] * inverse;
+            out[d] = acc[d] * factor;
+        if (args->unrotate)
+            pm_rope_turn_back(args->rope, sines_of(job, t), out);
     }
 }
 
-/* All rows up to each token of the tile. */
-static void fold_all(const latent_job *job, bench *b, const pm_tile *tile, int n_heads)
+/* Rows of `ratio` tokens that each token of the tile sees, but for those more than `window` back (0: none). */
+static void fold_all(const latent_job *job, bench *b, const pm_tile *tile, int n_heads, const pm_rows *rows, int ratio,
+                     int window)
 {
-    const pm_latent_attention_args *args = job->args;
-    const pm_rows *rows = tile->segment->rows[args->rows];
-    int64_t begin = tile->segment->pos + (tile->first - tile->segment->first), end = begin + tile->n;
-    for (int64_t base = 0; base < end; base += PM_BLOCK_ROWS) {
+    int64_t begin = tile->segment->pos + (tile->first - tile->segment->first), end = (begin + tile->n) / ratio;
+    int64_t oldest = window > 0 && begin >= window ? begin - window + 1 : 0;
+    for (int64_t base = oldest / PM_BLOCK_ROWS * PM_BLOCK_ROWS; base < end; base += PM_BLOCK_ROWS) {
         int filled = end - base < PM_BLOCK_ROWS ? (int)(end - base) : PM_BLOCK_ROWS;
         for (int r = 0; r < tile->n * n_heads; r++) {
-            int64_t to = begin + r / n_heads + 1 - base;
-            b->fold.queries[r].from = 0;
+            int64_t position = begin + r / n_heads, to = (position + 1) / ratio - base, from = 0;
+            if (window > 0 && position - window + 1 > base)
+                from = position - window + 1 - base;
+            b->fold.queries[r].from = from < PM_BLOCK_ROWS ? (int)from : PM_BLOCK_ROWS;
             b->fold.queries[r].to = to < PM_BLOCK_ROWS ? (int)to : PM_BLOCK_ROWS;
         }
         size_t stride;
         const float *k = pm_block_rows(job->cpu, rows, base / PM_BLOCK_ROWS, 0, filled, b->k, &stride);
-        pm_fold(job->cpu, &b->fold, tile->n * n_heads, args->scale, k, k, stride);
+        pm_fold(job->cpu, &b->fold, tile->n * n_heads, job->args->scale, k, k, stride);
     }
 }
 
-/* The n rows of a list, for a tile of one token. */
-static void fold_chosen(const latent_job *job, bench *b, const pm_rows *rows, const int32_t *list, int n, int n_heads)
+/* The rows of a token's list, for its queries, the n_heads from `query` on. */
+static void fold_chosen(const latent_job *job, const bench *b, const pm_rows *rows, int token, int query, int n_heads)
 {
     const pm_latent_attention_args *args = job->args;
+    const int32_t *list = args->chosen->rows + (size_t)token * (size_t)args->chosen->top_k;
     size_t width = (size_t)args->width, stride = width + PM_ROW_PAD;
+    int n = args->chosen->count[token];
+    pm_bench fold = b->fold;
+    fold.queries += query;
+    fold.q += (size_t)query * width;
+    fold.acc += (size_t)query * (size_t)args->value_width;
+    fold.scores += query;
     for (int base = 0; base < n; base += PM_BLOCK_ROWS) {
         int filled = n - base < PM_BLOCK_ROWS ? n - base : PM_BLOCK_ROWS;
         for (int j = 0; j < filled; j++) {
@@ -134,22 +161,40 @@ static void fold_chosen(const latent_job *job, bench *b, const pm_rows *rows, co
                 memcpy(to, (const float *)plane + at, width * sizeof *to);
         }
         for (int r = 0; r < n_heads; r++) {
-            b->fold.queries[r].from = 0;
-            b->fold.queries[r].to = filled;
+            fold.queries[r].from = 0;
+            fold.queries[r].to = filled;
         }
-        pm_fold(job->cpu, &b->fold, n_heads, args->scale, b->k, b->k, stride);
+        pm_fold(job->cpu, &fold, n_heads, args->scale, b->k, b->k, stride);
     }
 }
 
-/* True when every token of the tile attends to all the rows that it sees. */
-static bool sees_all(const latent_job *job, const pm_tile *tile)
+/* True when every token of the tile attends to all the rows of `ratio` tokens that it sees. */
+static bool sees_all(const latent_job *job, const pm_tile *tile, int ratio)
 {
     const pm_indices *chosen = job->args->chosen;
     int64_t begin = tile->segment->pos + (tile->first - tile->segment->first);
     for (int i = 0; chosen && i < tile->n; i++)
-        if (chosen->count[tile->first + i] != begin + i + 1)
+        if (chosen->count[tile->first + i] != (begin + i + 1) / ratio)
             return false;
     return true;
+}
+
+/* Heads [head, head + n_heads) of the tile's tokens. */
+static void attend(const latent_job *job, bench *b, const pm_tile *tile, int head, int n_heads)
+{
+    const pm_latent_attention_args *args = job->args;
+    bool blocks = args->ratio > 0;
+    int ratio = blocks ? args->ratio : 1, window = blocks ? 0 : args->window;
+    const pm_rows *rows = tile->segment->rows[blocks ? args->blocks : args->rows];
+    start_queries(job, b, tile, head, n_heads);
+    if (blocks)
+        fold_all(job, b, tile, n_heads, tile->segment->rows[args->rows], 1, args->window);
+    if (sees_all(job, tile, ratio))
+        fold_all(job, b, tile, n_heads, rows, ratio, window);
+    else
+        for (int i = 0; i < tile->n; i++)
+            fold_chosen(job, b, rows, tile->first + i, i * n_heads, n_heads);
+    finish_queries(job, b, tile, head, n_heads);
 }
 
 /* Items are (tile, part). The longest come last in a segment; taken backwards they do not end the region. */
@@ -163,30 +208,25 @@ static void attend_items(void *arg, int worker, int64_t first, int64_t last)
         int64_t item = items - 1 - i, part = item % job->parts;
         const pm_tile *tile = job->tiles + item / job->parts;
         int from = (int)(part * args->heads / job->parts), to = (int)((part + 1) * args->heads / job->parts);
-        if (sees_all(job, tile)) {
-            start_queries(job, &b, tile, from, to - from);
-            fold_all(job, &b, tile, to - from);
-            finish_queries(job, &b, tile, from, to - from);
-            continue;
-        }
-        for (int t = tile->first; t < tile->first + tile->n; t++) {
-            pm_tile one = {tile->segment, t, 1};
-            const int32_t *list = args->chosen->rows + (size_t)t * (size_t)args->chosen->top_k;
-            start_queries(job, &b, &one, from, to - from);
-            fold_chosen(job, &b, tile->segment->rows[args->rows], list, args->chosen->count[t], to - from);
-            finish_queries(job, &b, &one, from, to - from);
-        }
+        attend(job, &b, tile, from, to - from);
     }
 }
 
 /* Rows that the batch's tokens attend to, all together. */
-static int64_t attended_rows(const pm_batch *batch, const pm_indices *chosen)
+static int64_t attended_rows(const pm_batch *batch, const pm_latent_attention_args *args)
 {
     int64_t rows = 0;
     for (int s = 0; s < batch->n_segments; s++) {
         const pm_segment *segment = batch->segments + s;
-        for (int i = 0; i < segment->n; i++)
-            rows += chosen ? chosen->count[segment->first + i] : segment->pos + i + 1;
+        for (int i = 0; i < segment->n; i++) {
+            int64_t end = segment->pos + i + 1, chosen = args->chosen ? args->chosen->count[segment->first + i] : end;
+            if (args->ratio)
+                rows += args->chosen ? chosen : end / args->ratio;
+            if (args->ratio || !args->chosen)
+                rows += args->window > 0 && args->window < end ? args->window : end;
+            else
+                rows += chosen;
+        }
     }
     return rows;
 }
@@ -222,7 +262,7 @@ int pm_cpu_latent_attention(pm_backend *backend, const pm_batch *batch, const pm
     if (rc != PM_OK)
         return rc;
 
-    int64_t cost = attended_rows(batch, args->chosen) * args->heads * (args->width + args->value_width) / 2;
+    int64_t cost = attended_rows(batch, args) * args->heads * (args->width + args->value_width) / 2;
     job.parts = pm_group_parts(cpu, job.n_tiles, args->heads, cost);
     int64_t items = (int64_t)job.n_tiles * job.parts;
     pm_run(cpu, items, pm_mixer_grain(cost / items), attend_items, &job);

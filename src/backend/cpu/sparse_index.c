@@ -120,6 +120,12 @@ static int position_of(const pm_tile *tile, int token)
     return (int)(tile->segment->pos + (token - tile->segment->first));
 }
 
+/* Rows that the token sees. */
+static int seen(const pm_sparse_index_args *args, const pm_tile *tile, int token)
+{
+    return (position_of(tile, token) + 1) / (args->k ? 1 : args->ratio);
+}
+
 static size_t padded(int rows)
 {
     return ((size_t)rows + PM_BLOCK_ROWS - 1) / PM_BLOCK_ROWS * PM_BLOCK_ROWS;
@@ -137,6 +143,15 @@ static void layer_norm(const pm_cpu *cpu, const pm_sparse_index_args *args, cons
         y[i] = fmaf(y[i] * r, args->k_norm->data[i], args->k_norm_bias->data[i]);
 }
 
+static void append_key(const index_job *job, const pm_tile *tile, int t, const float *sines, float *key)
+{
+    const pm_sparse_index_args *args = job->args;
+    layer_norm(job->cpu, args, args->k->data + (size_t)t * (size_t)args->head_dim, key);
+    pm_rope_turn(args->rope, sines, key);
+    pm_append_store(job->cpu, tile->segment->rows[args->rows], position_of(tile, t), 0, key);
+    job->largest[t] = pm_largest_bits(key, args->head_dim, 0);
+}
+
 /* Keys of the tokens of tiles [first, last) into the cache, and their queries. */
 static void prepare_tiles(void *arg, int worker, int64_t first, int64_t last)
 {
@@ -149,10 +164,8 @@ static void prepare_tiles(void *arg, int worker, int64_t first, int64_t last)
         for (int t = tile->first; t < tile->first + tile->n; t++) {
             float *sines = job->sines + (size_t)t * 2 * pairs, *q = job->q + (size_t)t * all;
             pm_rope_sines(args->rope, position_of(tile, t), sines);
-            layer_norm(job->cpu, args, args->k->data + (size_t)t * dim, key);
-            pm_rope_turn(args->rope, sines, key);
-            pm_append_store(job->cpu, tile->segment->rows[args->rows], position_of(tile, t), 0, key);
-            job->largest[t] = pm_largest_bits(key, args->head_dim, 0);
+            if (args->k)
+                append_key(job, tile, t, sines, key);
             memcpy(q, args->q->data + (size_t)t * all, all * sizeof *q);
             for (int h = 0; h < args->heads; h++)
                 pm_rope_turn(args->rope, sines, q + (size_t)h * dim);
@@ -208,7 +221,7 @@ static void choose_tiles(void *arg, int worker, int64_t first, int64_t last)
     for (int64_t item = first; item < last; item++) {
         const index_tile *tile = job->tiles + job->first_tile + item;
         for (int i = 0; i < tile->tokens.n; i++) {
-            int t = tile->tokens.first + i, rows = position_of(&tile->tokens, t) + 1;
+            int t = tile->tokens.first + i, rows = seen(args, &tile->tokens, t);
             int32_t *list = out->rows + (size_t)t * (size_t)out->top_k;
             out->count[t] = rows < args->top_k ? rows : args->top_k;
             if (rows > args->top_k)
@@ -246,8 +259,9 @@ static void make_tiles(const pm_batch *batch, index_job *job)
         const pm_segment *segment = batch->segments + s;
         for (int done = 0; done < segment->n; done += TILE_TOKENS) {
             int n = segment->n - done < TILE_TOKENS ? segment->n - done : TILE_TOKENS;
-            job->tiles[job->n_tiles++] =
-                (index_tile){{segment, segment->first + done, n}, (int)(segment->pos + done + n), 0};
+            index_tile *tile = &job->tiles[job->n_tiles++];
+            tile->tokens = (pm_tile){segment, segment->first + done, n};
+            tile->rows = seen(job->args, &tile->tokens, segment->first + done + n - 1);
         }
     }
 }
@@ -278,7 +292,7 @@ int pm_cpu_sparse_index(pm_backend *backend, const pm_batch *batch, const pm_spa
         return PM_OK;
     pm_cpu *cpu = (pm_cpu *)backend;
     index_job job = {.cpu = cpu, .args = args};
-    int rc = pm_append_reserve(batch, args->rows, args->layer, err);
+    int rc = args->k ? pm_append_reserve(batch, args->rows, args->layer, err) : PM_OK;
     if (rc != PM_OK)
         return rc;
     for (int s = 0; s < batch->n_segments; s++)
@@ -289,7 +303,7 @@ int pm_cpu_sparse_index(pm_backend *backend, const pm_batch *batch, const pm_spa
     make_tiles(batch, &job);
     int64_t query = (int64_t)args->heads * args->head_dim;
     pm_run(cpu, job.n_tiles, pm_mixer_grain(TILE_TOKENS * (2 * query + 50 * args->rope->pairs)), prepare_tiles, &job);
-    rc = pm_append_finish(batch, args->rows, job.largest, args->layer, err);
+    rc = args->k ? pm_append_finish(batch, args->rows, job.largest, args->layer, err) : PM_OK;
     if (rc != PM_OK)
         return rc;
     for (int first = 0, end; first < job.n_tiles; first = end) {
