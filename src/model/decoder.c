@@ -63,7 +63,7 @@ static const pm_expect layer_table[] = {
 /* ---- config ---- */
 
 /* How an absent field is completed. */
-typedef enum default_rule { REQUIRED, FROM_HEADS, FROM_HIDDEN } default_rule;
+typedef enum default_rule { REQUIRED, FROM_HEADS, FROM_HIDDEN, WINDOW } default_rule;
 
 typedef struct int_field {
     const char *field, *also; /* also: another spelling, or NULL */
@@ -75,7 +75,7 @@ typedef struct int_field {
 
 #define DIM(i) (offsetof(pm_decoder, dims) + (i) * sizeof(int))
 
-enum { MAX_WIDTH = 1 << 20 };
+enum { MAX_WIDTH = 1 << 20, DEFAULT_WINDOW = 4096 };
 
 static const int_field int_fields[] = {
     {"vocab_size", NULL, DIM(PM_D_VOCAB), 1 << 24, 0, REQUIRED},
@@ -83,7 +83,7 @@ static const int_field int_fields[] = {
     {"num_attention_heads", NULL, TOP(heads), 1 << 12, PM_ATTENTION, REQUIRED},
     {"num_key_value_heads", NULL, TOP(kv_heads), 1 << 12, PM_ATTENTION, FROM_HEADS},
     {"head_dim", NULL, DIM(PM_D_HEAD), 1 << 12, PM_ATTENTION, FROM_HIDDEN},
-    {"sliding_window", NULL, TOP(window), 1 << 24, PM_WINDOW, REQUIRED},
+    {"sliding_window", NULL, TOP(window), 1 << 24, PM_WINDOW, WINDOW},
     {"linear_conv_kernel_dim", NULL, DIM(PM_D_KERNEL), 64, PM_DELTA, REQUIRED},
     {"linear_num_key_heads", NULL, TOP(key_heads), 1 << 10, PM_DELTA, REQUIRED},
     {"linear_key_head_dim", NULL, TOP(key_dim), 1 << 10, PM_DELTA, REQUIRED},
@@ -103,10 +103,17 @@ static int read_int(const pm_config *config, const int_field *f, pm_decoder *d, 
         f->also && !pm_config_get(config, f->field) && pm_config_get(config, f->also) ? f->also : f->field;
     int absent = f->absent == FROM_HEADS                                 ? d->heads
                  : f->absent == FROM_HIDDEN && d->spec->derived_head_dim ? d->dims[PM_D_HIDDEN] / d->heads
+                 : f->absent == WINDOW                                   ? DEFAULT_WINDOW
                                                                          : 0;
     if (absent < 1)
         return pm_config_int(config, field, 1, f->max, out, err);
     return pm_config_int_or(config, field, 1, f->max, absent, out, err);
+}
+
+bool pm_decoder_window(const pm_config *config)
+{
+    return pm_config_get(config, "sliding_window") ||
+           (!json_object_get(config->text, "sliding_window") && !json_object_get(config->root, "sliding_window"));
 }
 
 /* Relations between fields that the parts rely on. */
@@ -180,7 +187,8 @@ static int read_config(pm_model *model, pm_decoder *d, pm_error *err)
     if (status == PM_OK)
         status = pm_config_bool_or(config, "tie_word_embeddings", false, &d->tied, err);
     if (status == PM_OK && (d->kinds & PM_ATTENTION))
-        status = pm_rope_read(config, d->dims[PM_D_HEAD], &model->arena, &d->rope, err);
+        status = pm_rope_read(config, d->dims[PM_D_HEAD], d->spec->partial_rotary > 0 ? d->spec->partial_rotary : 1.0,
+                              &model->arena, &d->rope, err);
     if (status == PM_OK)
         status = check_config(model, d, err);
     if (status == PM_OK && (d->kinds & PM_MOE))

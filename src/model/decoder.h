@@ -67,6 +67,7 @@ typedef struct pm_decoder_spec {
     bool centred_norms;    /* norms are stored as w - 1, unless the convolution has MLX's layout */
     bool derived_head_dim; /* without head_dim in the config it is hidden_size / num_attention_heads */
     bool normalise_top_k;  /* where the config does not say */
+    double partial_rotary; /* the same; 0: all of a head turns */
     pm_route route;        /* kind and what the config says nothing of; zeros: softmax */
     /* The kind of layer i. */
     int (*kind)(const pm_model *model, int i, unsigned *kind, pm_error *err);
@@ -75,6 +76,17 @@ typedef struct pm_decoder_spec {
 /* load and step of a pm_family whose spec is a pm_decoder_spec. */
 int pm_decoder_load(pm_model *model, int step_tokens, pm_error *err);
 int pm_decoder_step(pm_model *model, const pm_batch *batch, float *logits, pm_error *err);
+
+/* True when layers that may have a window have one: sliding_window is a number or, as in transformers' classes, left
+ * out altogether, which means 4096; null is none. */
+bool pm_decoder_window(const pm_config *config);
+
+/* Rows of a gate for families that turn a part of each head. */
+#define PM_PARTIAL_ROPE                                                                                                \
+    {"partial_rotary_factor", NULL},                                                                                   \
+    {                                                                                                                  \
+        "rope_parameters.partial_rotary_factor", NULL                                                                  \
+    }
 
 /* ---- private to decoder.c and decoder_step.c ---- */
 

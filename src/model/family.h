@@ -41,8 +41,9 @@ struct pm_model {
 const pm_family *pm_family_find(const pm_config *config, const char **model_type);
 
 /* Rotary frequencies over `dims` elements of a head from rope_theta and the scaling in rope_parameters or rope_scaling:
- * theta^(-2i / rotary), rotary = dims * partial_rotary_factor. inv_freq is in the arena. */
-int pm_rope_read(const pm_config *config, int dims, pm_arena *arena, pm_rope *out, pm_error *err);
+ * theta^(-2i / rotary), rotary = dims * partial_rotary_factor, which is `partial` where the config does not say.
+ * inv_freq is in the arena. */
+int pm_rope_read(const pm_config *config, int dims, double partial, pm_arena *arena, pm_rope *out, pm_error *err);
 
 extern const pm_family pm_llama, pm_mistral, pm_qwen2, pm_qwen3, pm_qwen3_moe, pm_qwen3_next, pm_qwen3_5,
     pm_qwen3_5_moe;

@@ -15,6 +15,8 @@ static const pm_gate_rule common[] = {
     {"rope_parameters.type", "default"},
     {"rope_scaling.rope_type", "default"},
     {"rope_scaling.type", "default"},
+    {"partial_rotary_factor", "1"},
+    {"rope_parameters.partial_rotary_factor", "1"},
     {"layer_types", "[full_attention"},
     {"hidden_act", "silu|swish"},
     {"hidden_activation", "silu|swish"},

@@ -24,7 +24,7 @@ static int llama_kind(const pm_model *model, int i, unsigned *kind, pm_error *er
 static int mistral_kind(const pm_model *model, int i, unsigned *kind, pm_error *err)
 {
     (void)i, (void)err;
-    *kind = PM_ATTENTION | PM_MLP | (pm_config_get(model->config, "sliding_window") ? PM_WINDOW : 0);
+    *kind = PM_ATTENTION | PM_MLP | (pm_decoder_window(model->config) ? PM_WINDOW : 0);
     return PM_OK;
 }
 

@@ -81,8 +81,7 @@ static int window(const pm_model *model, int i, unsigned *kind, pm_error *err)
         status = pm_config_int_or(model->config, "max_window_layers", 0, 1 << 16, 28, &first, err);
     if (status != PM_OK)
         return status;
-    if (windows && pm_config_get(model->config, "sliding_window") &&
-        (type ? strcmp(type, "sliding_attention") == 0 : i >= first))
+    if (windows && pm_decoder_window(model->config) && (type ? strcmp(type, "sliding_attention") == 0 : i >= first))
         *kind |= PM_WINDOW;
     return PM_OK;
 }
@@ -115,7 +114,7 @@ static int qwen3_moe_kind(const pm_model *model, int i, unsigned *kind, pm_error
     bool windows;
     *kind = PM_ATTENTION | PM_HEAD_NORMS;
     int status = pm_config_bool_or(model->config, "use_sliding_window", false, &windows, err);
-    if (status == PM_OK && windows && pm_config_get(model->config, "sliding_window"))
+    if (status == PM_OK && windows && pm_decoder_window(model->config))
         *kind |= PM_WINDOW;
     if (status == PM_OK)
         status = bias(model, kind, err);
@@ -190,6 +189,7 @@ static const pm_gate_rule qwen3_next_gate[] = {
     {"attention_bias", "false|true"},
     {"mlp_only_layers", NULL},
     {"decoder_sparse_step", NULL},
+    PM_PARTIAL_ROPE,
     {NULL, NULL},
 };
 
@@ -199,6 +199,7 @@ static const pm_gate_rule qwen3_5_gate[] = {
     {"attn_output_gate", "true"},
     {"norm_topk_prob", "true"}, /* the reference always normalises */
     {"mamba_ssm_dtype", "float32"},
+    PM_PARTIAL_ROPE,
     {NULL, NULL},
 };
 
@@ -214,15 +215,21 @@ static const pm_decoder_spec qwen3_next_spec = {.renames = renames,
                                                 .kind = qwen3_next_kind,
                                                 .gated_attention = true,
                                                 .centred_norms = true,
-                                                .normalise_top_k = true};
-static const pm_decoder_spec qwen3_5_spec = {
-    .renames = renames, .stacks = stacks, .kind = qwen3_5_kind, .gated_attention = true, .centred_norms = true};
+                                                .normalise_top_k = true,
+                                                .partial_rotary = 0.25};
+static const pm_decoder_spec qwen3_5_spec = {.renames = renames,
+                                             .stacks = stacks,
+                                             .kind = qwen3_5_kind,
+                                             .gated_attention = true,
+                                             .centred_norms = true,
+                                             .partial_rotary = 0.25};
 static const pm_decoder_spec qwen3_5_moe_spec = {.renames = renames,
                                                  .stacks = stacks,
                                                  .kind = qwen3_5_moe_kind,
                                                  .gated_attention = true,
                                                  .centred_norms = true,
-                                                 .normalise_top_k = true};
+                                                 .normalise_top_k = true,
+                                                 .partial_rotary = 0.25};
 
 const pm_family pm_qwen2 = {
     .name = "qwen2",

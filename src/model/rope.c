@@ -143,6 +143,26 @@ static const struct {
     int (*scale)(const rope_source *source, pm_rope *rope, float *inv_freq, pm_error *err);
 } types[] = {{"default", scale_none}, {"linear", scale_linear}, {"llama3", scale_llama3}, {"yarn", scale_yarn}};
 
+/* One scaling for all layers; transformers can also write one for each entry of layer_types. */
+static int check_flat(const pm_config *config, pm_error *err)
+{
+    static const char *const places[] = {"rope_parameters", "rope_scaling"};
+    for (size_t i = 0; i < PM_COUNT(places); i++) {
+        const json_t *place = pm_config_get(config, places[i]), *value;
+        const char *name;
+        if (place && !json_is_object(place))
+            return pm_fail(err, PM_ERR_FORMAT, "%s: %s is not an object", config->path, places[i]);
+        json_object_foreach((json_t *)place, name, value)
+        {
+            if (json_is_object(value))
+                return pm_fail(err, PM_ERR_UNSUPPORTED,
+                               "%s: %s.%s, a rope of its own for some layers, is not supported", config->path,
+                               places[i], name);
+        }
+    }
+    return PM_OK;
+}
+
 /* rope_type (old files: type); "default" when there is none. */
 static const char *read_type(const pm_config *config)
 {
@@ -156,11 +176,12 @@ static const char *read_type(const pm_config *config)
     return "default";
 }
 
-int pm_rope_read(const pm_config *config, int dims, pm_arena *arena, pm_rope *out, pm_error *err)
+int pm_rope_read(const pm_config *config, int dims, double partial, pm_arena *arena, pm_rope *out, pm_error *err)
 {
-    double partial = 1.0;
-    rope_source source = {.config = config};
-    int status = read_number(config, "rope_theta", true, 0.0, &source.theta, err);
+    rope_source source = {.config = config, .theta = 10000.0}; /* Llama 1 and 2 leave rope_theta out */
+    int status = check_flat(config, err);
+    if (status == PM_OK)
+        status = read_number(config, "rope_theta", false, 0.0, &source.theta, err);
     if (status == PM_OK)
         status = read_number(config, "partial_rotary_factor", false, 0.0, &partial, err);
     if (status != PM_OK)

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from command import Terminal, as_json, call, refused
+from command import Terminal, as_json, call, copy_model, refused
 
 TEXT = ("The quick brown fox jumps over the lazy dog. " * 3 + "Sphinx of black quartz, judge my vow! 0123456789\n") * 4
 
@@ -53,6 +53,25 @@ def test_against_run(polymath, tmp_path):
     got = measure(polymath, path)
     assert got["tokens"] == len(ids) - 1
     assert got["mean_loss"] == pytest.approx(loss / (len(ids) - 1), abs=1e-5)
+
+
+def test_a_window_left_out(polymath, source, tmp_path):
+    """A Mistral config without sliding_window means 4096, as in transformers; null means none."""
+    path = tmp_path / "text"
+    path.write_text(TEXT * 7)
+
+    def perplexity(**window):
+        def edit(config):
+            del config["sliding_window"]
+            config.update(window, max_position_embeddings=8192)
+
+        name = str(window.get("sliding_window", "left out"))
+        model = copy_model(source / "tests/oracles/mistral", tmp_path / name, config=edit)
+        got = measure(polymath, "--ctx", 8192, model, path)
+        assert got["text_tokens"] > 4096 + 500
+        return got["perplexity"]
+
+    assert perplexity() == perplexity(sliding_window=4096) != perplexity(sliding_window=None)
 
 
 def test_plain_output_and_stdin(polymath, text):

@@ -142,9 +142,10 @@ static void yarn(edit *e)
     json_object_set_new(json_object_get(text_config(e), "rope_parameters"), "rope_type", json_string("yarn"));
 }
 
-static void no_theta(edit *e)
+static void theta_by_layer(edit *e)
 {
-    json_object_del(json_object_get(text_config(e), "rope_parameters"), "rope_theta");
+    json_t *rope = json_object_get(text_config(e), "rope_parameters");
+    json_object_set_new(rope, "full_attention", json_pack("{s:f}", "rope_theta", 1e6));
 }
 
 static void no_experts(edit *e)
@@ -210,7 +211,7 @@ static const struct refusal {
     {"an unknown layer type", strange_layer, PM_ERR_UNSUPPORTED, {"layer_types = mamba", "full_attention"}},
     {"too few layer types", few_layer_types, PM_ERR_FORMAT, {"layer_types has 7 entries", "num_hidden_layers is 8"}},
     {"scaled rope", yarn, PM_ERR_UNSUPPORTED, {"rope_parameters.rope_type = yarn", "default"}},
-    {"no rope_theta anywhere", no_theta, PM_ERR_FORMAT, {"config.json", "rope_theta"}},
+    {"a rope for some layers", theta_by_layer, PM_ERR_UNSUPPORTED, {"config.json", "rope_parameters.full_attention"}},
     {"a missing field", no_experts, PM_ERR_FORMAT, {"config.json", "num_experts"}},
     {"more experts chosen than there are", many_chosen, PM_ERR_FORMAT, {"config.json", "num_experts_per_tok"}},
     {"heads that do not divide", odd_heads, PM_ERR_FORMAT, {"num_attention_heads 4", "num_key_value_heads 3"}},
@@ -402,6 +403,11 @@ static void theta_twice(edit *e)
     json_object_set_new(e->config, "rope_scaling", json_pack("{s:s}", "type", "default"));
 }
 
+static void no_partial_factor(edit *e)
+{
+    json_object_del(json_object_get(text_config(e), "rope_parameters"), "partial_rotary_factor");
+}
+
 static const struct layout {
     const char *name;
     void (*edit)(edit *e);
@@ -416,6 +422,7 @@ static const struct layout {
     {"overrides under the original names", renamed_overrides},
     {"an old, flat config", old_config},
     {"rope_theta in two places", theta_twice},
+    {"the usual partial_rotary_factor left out", no_partial_factor},
 };
 
 static void test_layouts(void **state)

@@ -171,7 +171,7 @@ static void test_goldens(void **state)
             pm_arena arena = {0};
             pm_rope rope;
             pm_error err;
-            if (pm_rope_read(&config, g->dims, &arena, &rope, &err) != PM_OK)
+            if (pm_rope_read(&config, g->dims, 1.0, &arena, &rope, &err) != PM_OK)
                 fail_msg("%s, spelling %d: %s", g->name, how, err.message);
             if (rope.pairs != g->pairs || fabsf(rope.scale - g->scale) > 1e-6f * g->scale)
                 fail_msg("%s: %d pairs scaled by %g, expected %d by %g", g->name, rope.pairs, rope.scale, g->pairs,
@@ -185,6 +185,40 @@ static void test_goldens(void **state)
         }
 }
 
+/* What a config leaves out: theta is 10000, the part of a head that turns is the caller's; what it says wins. */
+static void test_left_out(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *config;
+        double partial;
+        int pairs;
+        double theta;
+    } table[] = {
+        {"{}", 1.0, 32, 1e4},
+        {"{\"rope_scaling\": null}", 1.0, 32, 1e4},
+        {"{\"rope_parameters\": {\"rope_type\": \"default\"}}", 0.25, 8, 1e4},
+        {"{\"rope_theta\": 1e6}", 0.25, 8, 1e6},
+        {"{\"rope_parameters\": {\"rope_theta\": 1e6, \"partial_rotary_factor\": 0.5}}", 0.25, 16, 1e6},
+        {"{\"rope_theta\": 1e6, \"partial_rotary_factor\": 1.0}", 0.25, 32, 1e6},
+    };
+    for (size_t i = 0; i < PM_COUNT(table); i++) {
+        pm_config config = wrap(json_loads(table[i].config, 0, NULL));
+        pm_arena arena = {0};
+        pm_rope rope;
+        pm_error err;
+        if (pm_rope_read(&config, 64, table[i].partial, &arena, &rope, &err) != PM_OK)
+            fail_msg("%s: %s", table[i].config, err.message);
+        if (rope.pairs != table[i].pairs)
+            fail_msg("%s: %d pairs, expected %d", table[i].config, rope.pairs, table[i].pairs);
+        double want = pow(table[i].theta, -1.0 / rope.pairs); /* of the second pair */
+        if (fabs(rope.inv_freq[1] - want) > 1e-6 * want)
+            fail_msg("%s: the second frequency is %.9g, expected %.9g", table[i].config, rope.inv_freq[1], want);
+        pm_arena_free(&arena);
+        json_decref(config.root);
+    }
+}
+
 static void test_refusals(void **state)
 {
     (void)state;
@@ -192,8 +226,11 @@ static void test_refusals(void **state)
         const char *config, *word;
         pm_status status;
     } table[] = {
-        {"{}", "rope_theta is missing", PM_ERR_FORMAT},
-        {"{\"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2}}", "rope_theta is missing", PM_ERR_FORMAT},
+        {"{\"rope_parameters\": {\"rope_theta\": 1e4, \"sliding_attention\": {\"rope_theta\": 1e6}}}",
+         "rope_parameters.sliding_attention", PM_ERR_UNSUPPORTED},
+        {"{\"rope_scaling\": {\"full_attention\": {\"type\": \"default\"}}}", "rope_scaling.full_attention",
+         PM_ERR_UNSUPPORTED},
+        {"{\"rope_parameters\": \"default\"}", "rope_parameters is not an object", PM_ERR_FORMAT},
         {"{\"rope_theta\": \"x\"}", "rope_theta", PM_ERR_FORMAT},
         {"{\"rope_theta\": 0}", "rope_theta", PM_ERR_FORMAT},
         {"{\"rope_theta\": 1e4, \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 2}}", "dynamic",
@@ -209,7 +246,7 @@ static void test_refusals(void **state)
         pm_arena arena = {0};
         pm_rope rope;
         pm_error err = {0};
-        int status = pm_rope_read(&config, 64, &arena, &rope, &err);
+        int status = pm_rope_read(&config, 64, 1.0, &arena, &rope, &err);
         if (status != (int)table[i].status || !strstr(err.message, table[i].word))
             fail_msg("%s: status %d, \"%s\"; expected %d with \"%s\"", table[i].config, status, err.message,
                      table[i].status, table[i].word);
@@ -220,6 +257,7 @@ static void test_refusals(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_goldens), cmocka_unit_test(test_refusals)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_goldens), cmocka_unit_test(test_left_out),
+                                       cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -349,7 +349,8 @@ CHECKPOINTS = {
         "LlamaForCausalLM",
         DENSE | {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}},
         without={"rope scaling": {"rope_parameters": rope(1e4)}},
-        old={"rope_parameters": REMOVED, "rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": 4.0}},
+        # Llama 1 and 2 have no rope_theta.
+        old={"rope_parameters": REMOVED, "rope_scaling": {"type": "linear", "factor": 4.0}},
     ),
     "llama-yarn": Checkpoint(
         "LlamaForCausalLM",
