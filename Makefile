@@ -31,9 +31,10 @@ help:
 setup-build setup-test setup-ci:
 	@tools/setup.sh $(@:setup-%=%)
 
+# What is installed, without the tests.
 build: setup-build
 	@test -f build/release/build.ninja || cmake --preset release --log-level=WARNING >/dev/null
-	@cmake --build --preset release >&2
+	@cmake --build --preset release --target polymath libpolymath shared >&2
 
 # Only the answer goes to stdout. A first build shows on a terminal how it goes, any other only what went wrong.
 run: setup-build

@@ -97,7 +97,7 @@ typedef struct pm_info {
     char verdict[1024];     /* "supported", or why it is refused */
     char model_type[64];    /* as the config spells it; empty when there is none */
     char family[64];        /* empty when no family has this model_type */
-    char formats[256];      /* such as "affine 4-bit group 64 (210 matrices), bf16 (3)" */
+    char formats[256];      /* such as "affine 4-bit group 64 (210 matrices), bf16 (1 matrix)" */
     char device[128];       /* such as "cpu (avx2), 2 threads" */
     int layers, vocab, ctx; /* ctx: the limit in force (the option, else the model's) */
     int64_t parameters;     /* weights, counted unquantised */

@@ -14,6 +14,7 @@ typedef struct pm_conversation {
     size_t said;        /* tokens of answers so far */
     double seconds;     /* that these took to generate */
     size_t turns;
+    bool over; /* /quit */
 } pm_conversation;
 
 /* Appends a message; false when out of memory. */

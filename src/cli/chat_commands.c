@@ -1,4 +1,4 @@
-/* The commands of a chat: /help, /reset, /save, /load, /system, /stats.
+/* The commands of a chat: /help, /reset, /save, /load, /system, /stats, /quit.
  *
  * A saved chat is one file: a saved session (pm_session_save) whose note is the object {"messages": [...]}. */
 #include "chat.h"
@@ -36,9 +36,25 @@ static void confirm(const char *text)
         fprintf(stderr, "[%s]\n", text);
 }
 
+/* The same, with how long the conversation is. */
+static void confirm_length(const pm_conversation *chat, const char *what)
+{
+    char text[128];
+    size_t messages = json_array_size(chat->messages), tokens = pm_session_tokens(chat->opened.session, NULL);
+    snprintf(text, sizeof(text), "%s: %zu message%s, %zu tokens", what, messages, messages == 1 ? "" : "s", tokens);
+    confirm(text);
+}
+
+/* The timeline goes too: what is saved afterwards has nothing of what was forgotten. */
 static int reset(pm_conversation *chat, const char *argument, size_t len)
 {
     (void)argument, (void)len;
+    pm_session *session;
+    pm_error err;
+    if (pm_session_new(&session, chat->opened.engine, &err) != PM_OK)
+        return pm_cli_fail("%s", err.message);
+    pm_session_free(chat->opened.session);
+    chat->opened.session = session;
     size_t keep = has_system(chat->messages);
     while (json_array_size(chat->messages) > keep)
         json_array_remove(chat->messages, json_array_size(chat->messages) - 1);
@@ -67,7 +83,7 @@ static int save(pm_conversation *chat, const char *path, size_t len)
     free(text);
     if (status != PM_OK)
         return pm_cli_fail("%s", err.message);
-    confirm("saved");
+    confirm_length(chat, "saved");
     return PM_EXIT_OK;
 }
 
@@ -104,7 +120,7 @@ static int load(pm_conversation *chat, const char *path, size_t path_len)
     json_decref(chat->messages);
     chat->opened.session = session;
     chat->messages = messages;
-    confirm("loaded");
+    confirm_length(chat, "loaded");
     return PM_EXIT_OK;
 }
 
@@ -123,6 +139,13 @@ static int stats(pm_conversation *chat, const char *argument, size_t len)
     return PM_EXIT_OK;
 }
 
+static int quit(pm_conversation *chat, const char *argument, size_t len)
+{
+    (void)argument, (void)len;
+    chat->over = true;
+    return PM_EXIT_OK;
+}
+
 static int help(pm_conversation *chat, const char *argument, size_t len);
 
 static const struct chat_command {
@@ -136,6 +159,7 @@ static const struct chat_command {
     {"/load", "FILE", "go on with a saved conversation in place of this one", load},
     {"/system", "[TEXT]", "set the system message, or remove it", set_system},
     {"/stats", NULL, "tokens and speed so far", stats},
+    {"/quit", NULL, "end the conversation, as Ctrl-D does", quit},
 };
 
 enum { CHAT_COMMANDS = sizeof(chat_commands) / sizeof(*chat_commands) };

@@ -139,7 +139,7 @@ static int converse(pm_conversation *chat, struct reader *reader)
     size_t len;
     int failed = PM_EXIT_OK;
     char name[32] = "the message";
-    for (size_t number = 1; reader_next(reader, &line, &len); number++) {
+    for (size_t number = 1; !chat->over && reader_next(reader, &line, &len); number++) {
         if (strspn(line, " \t\r\n") >= len)
             continue;
         if (!reader->edit)
@@ -156,8 +156,8 @@ static int converse(pm_conversation *chat, struct reader *reader)
         if (code != PM_EXIT_OK && !reader->edit)
             return code;
     }
-    if (reader->edit)
-        fputc('\n', stderr);
+    if (reader->edit && !chat->over)
+        fputc('\n', stderr); /* after Ctrl-D */
     if (ferror(stdin))
         return pm_cli_fail("stdin: cannot be read: %s", strerror(errno));
     return reader->edit ? PM_EXIT_OK : failed;

@@ -18,8 +18,9 @@ struct judge {
     pm_opened opened;
     pm_prompt text;
     size_t window, stride, vocab;
-    float *logits; /* [PIECE, vocab] */
-    double loss;   /* the sum of -log p */
+    float *logits;  /* [PIECE, vocab] */
+    double loss;    /* the sum of -log p */
+    double squares; /* the sum of its squares */
     size_t judged;
     double start;
     pm_progress progress;
@@ -66,8 +67,11 @@ static int judge_window(struct judge *judge, size_t begin, size_t first, size_t 
         size_t n = end - 1 - at < PIECE ? end - 1 - at : PIECE;
         pm_work work = {.session = session, .tokens = ids + at, .n = n, .logits = judge->logits};
         status = pm_step(judge->opened.engine, &work, 1, err);
-        for (size_t i = 0; status == PM_OK && i < n; i++)
-            judge->loss += surprise(judge->logits + i * judge->vocab, judge->vocab, ids[at + i + 1]);
+        for (size_t i = 0; status == PM_OK && i < n; i++) {
+            double loss = surprise(judge->logits + i * judge->vocab, judge->vocab, ids[at + i + 1]);
+            judge->loss += loss;
+            judge->squares += loss * loss;
+        }
         judge->judged += status == PM_OK ? n : 0;
         show(judge, at + n);
     }
@@ -137,16 +141,30 @@ static int encode(struct judge *judge, const char *name, const char *text, size_
     return PM_EXIT_OK;
 }
 
-static int print(const struct judge *judge, bool json)
+/* The standard error of the mean of n numbers with these sums; 0 of a single one. */
+static double standard_error(double sum, double squares, size_t n)
+{
+    double variance = n > 1 ? (squares - sum * sum / (double)n) / (double)(n - 1) : 0;
+    return sqrt(fmax(variance, 0) / (double)n);
+}
+
+static int print(const struct judge *judge, const pm_args *args)
 {
     double mean = judge->loss / (double)judge->judged, seconds = pm_seconds() - judge->start;
-    if (!json) {
-        printf("perplexity %.6g over %zu tokens\n", exp(mean), judge->judged);
+    /* Of the perplexity, which is e to the mean: to first order. */
+    double error = exp(mean) * standard_error(judge->loss, judge->squares, judge->judged);
+    if (args->value[PM_OPT_VERBOSE].given)
+        fprintf(stderr, "[windows of %zu tokens, %zu apart; %zu tokens judged in %.3f s]\n", judge->window,
+                judge->stride, judge->judged, seconds);
+    if (!args->value[PM_OPT_JSON].given) {
+        printf("perplexity %.6g +/- %.4g over %zu token%s\n", exp(mean), error, judge->judged,
+               judge->judged == 1 ? "" : "s");
         return PM_EXIT_OK;
     }
-    json_t *object = json_pack("{s:f, s:f, s:I, s:I, s:I, s:I, s:f}", "perplexity", exp(mean), "mean_loss", mean,
-                               "tokens", (json_int_t)judge->judged, "text_tokens", (json_int_t)judge->text.n, "ctx",
-                               (json_int_t)judge->window, "stride", (json_int_t)judge->stride, "seconds", seconds);
+    json_t *object =
+        json_pack("{s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:f}", "perplexity", exp(mean), "perplexity_error", error,
+                  "mean_loss", mean, "tokens", (json_int_t)judge->judged, "text_tokens", (json_int_t)judge->text.n,
+                  "ctx", (json_int_t)judge->window, "stride", (json_int_t)judge->stride, "seconds", seconds);
     char *text = object ? json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(12)) : NULL;
     json_decref(object);
     if (!text)
@@ -161,10 +179,14 @@ int pm_cmd_perplexity(const pm_args *args)
     if (args->n_words == 0)
         return pm_cli_usage("a FILE is missing: a text whose perplexity is asked for");
     const char *path = args->words[args->n_words - 1], *name = strcmp(path, "-") == 0 ? "stdin" : path;
+    if (args->n_words == 1 && pm_is_directory(path))
+        return pm_cli_usage("'%s' is a directory and so the MODEL; a FILE is missing", path);
     struct judge judge = {0};
     char *text = NULL;
     size_t len = 0;
-    int code = read_file(path, name, &text, &len); /* before anything large is opened */
+    int code = args->n_words > 1 ? pm_check_model(args->words[0]) : PM_EXIT_OK;
+    if (code == PM_EXIT_OK)
+        code = read_file(path, name, &text, &len); /* before anything large is opened */
     if (code == PM_EXIT_OK)
         code = open_model(&judge, args->n_words > 1 ? args->words[0] : NULL, args);
     if (code == PM_EXIT_OK)
@@ -173,7 +195,7 @@ int pm_cmd_perplexity(const pm_args *args)
     if (code == PM_EXIT_OK)
         code = judge_text(&judge);
     if (code == PM_EXIT_OK)
-        code = print(&judge, args->value[PM_OPT_JSON].given);
+        code = print(&judge, args);
     free(judge.logits);
     pm_prompt_free(&judge.text);
     pm_close(&judge.opened);

@@ -71,7 +71,7 @@ static const struct option {
     [PM_OPT_STRIDE] = {"--stride", "N", INTEGER, PERPLEXITY, 1, INT_MAX,
                        "tokens from one window of --ctx tokens to the next (default: half a window)"},
     [PM_OPT_CTX] = {"--ctx", "N", INTEGER, ALL, 1, INT_MAX,
-                    "most tokens of prompt and answer; the answer gets one at least (default: the model's limit)"},
+                    "most tokens of prompt and answer, or of a window (default: the model's limit)"},
     [PM_OPT_KV_TYPE] = {"--kv-type", "f16|f32", CHOICE, ALL, 0, 0,
                         "element type of the attention cache (default: f16)"},
     [PM_OPT_THREADS] = {"--threads", "N", INTEGER, RUN | CHAT | BENCH | PERPLEXITY, 1, 1024,

@@ -566,19 +566,23 @@ int pm_load(pm_loader *loader, const pm_expect *table, size_t n, int layer, unsi
 void pm_loader_formats(const pm_loader *loader, char *out, size_t size)
 {
     static const char *const names[PM_FORMATS] = {"f32", "f16", "bf16", "affine", "mxfp4", "mxfp8", "nvfp4", "fp8"};
+    static const char more[] = ", ...";
     static const int groups[] = {16, 32, 64, 128};
     size_t used = 0;
+    bool full = false;
     *out = 0;
     for (int f = 0; f < PM_FORMATS; f++)
         for (int b = 0; b < 9; b++)
             for (size_t g = 0; g < PM_COUNT(groups); g++) {
                 int n = loader->formats[f][b][g];
-                if (!n || used >= size)
+                char kind[32] = "", entry[96];
+                if (!n || full)
                     continue;
-                used += (size_t)snprintf(out + used, size - used, "%s%s", used ? ", " : "", names[f]);
-                if (f == PM_FORMAT_AFFINE && used < size)
-                    used += (size_t)snprintf(out + used, size - used, " %d-bit group %d", b, groups[g]);
-                if (used < size)
-                    used += (size_t)snprintf(out + used, size - used, " (%d matrices)", n);
+                if (f == PM_FORMAT_AFFINE)
+                    snprintf(kind, sizeof(kind), " %d-bit group %d", b, groups[g]);
+                snprintf(entry, sizeof(entry), "%s%s%s (%d %s)", used ? ", " : "", names[f], kind, n,
+                         n == 1 ? "matrix" : "matrices");
+                full = used + strlen(entry) + sizeof(more) > size;
+                used += (size_t)snprintf(out + used, size - used, "%s", full ? more : entry);
             }
 }

@@ -95,7 +95,7 @@ int pm_load(pm_loader *loader, const pm_expect *table, size_t n, int layer, unsi
 /* Every tensor of the file was used or dropped. */
 int pm_loader_finish(const pm_loader *loader, pm_error *err);
 
-/* "affine 4-bit group 64 (210 matrices), bf16 (3)" */
+/* "affine 4-bit group 64 (210 matrices), bf16 (1 matrix)"; what has no room becomes ", ..." */
 void pm_loader_formats(const pm_loader *loader, char *out, size_t size);
 
 /* A tensor owned by the model. */

@@ -59,7 +59,7 @@ def commands(polymath, *lines, args=(), code=0):
 def test_help(polymath):
     answers, said = commands(polymath, "/help")
     assert answers == []
-    assert [line.split()[0] for line in said] == ["/help", "/reset", "/save", "/load", "/system", "/stats"]
+    assert [line.split()[0] for line in said] == ["/help", "/reset", "/save", "/load", "/system", "/stats", "/quit"]
 
 
 def test_man_page_has_every_command(polymath, source):
@@ -72,6 +72,14 @@ def test_reset(polymath):
     answers, said = commands(polymath, "My name is Victor.", "/reset", "What is my name?")
     assert said == [] and len(answers) == 2
     assert "Victor" not in answers[1]
+
+
+def test_what_was_reset_is_not_saved(polymath, tmp_path):
+    file, fresh = tmp_path / "chat", tmp_path / "fresh"
+    _, said = commands(polymath, "My name is Victor.", "/reset", "/stats", f"/save {file}")
+    assert said[:2] == ["messages      0", "context       0 of 2048 tokens"]
+    commands(polymath, f"/save {fresh}")
+    assert file.read_bytes() == fresh.read_bytes()
 
 
 def test_save_and_load(polymath, tmp_path):
@@ -143,6 +151,14 @@ def test_system(polymath, tmp_path):
     assert file.read_bytes()[:400] == note[:400]
     commands(polymath, "/system Be brief.", "/system", "What is a dog?", f"/save {file}")
     assert b"system" not in file.read_bytes()[:400]
+
+
+def test_quit(polymath):
+    """Nothing after it is read; the exit code is that of the commands before it."""
+    answers, said = commands(polymath, "What is 27 plus 15?", "/quit", "What is 8 times 7?", "/bogus")
+    assert (answers, said) == (["27 plus 15 is 42."], [])
+    answers, said = commands(polymath, "/bogus", "/quit now", "/quit", "What is a dog?", code=1)
+    assert answers == [] and len(said) == 2 and "/quit takes nothing" in said[1]
 
 
 def test_stats(polymath):

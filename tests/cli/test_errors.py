@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import struct
 
 import pytest
@@ -70,6 +71,13 @@ def test_inspect_without_a_model(polymath, bundled):
         done = call(polymath, "inspect", *flags)
         assert (done.returncode, done.stderr) == (0, b"")
         assert done.stdout == call(polymath, "inspect", *flags, bundled).stdout
+
+
+def test_a_long_list_of_formats_is_cut_at_an_entry(polymath, source):
+    done = call(polymath, "inspect", "--json", source / "tests/oracles/llama-2_5_8bit")
+    *formats, last = json.loads(done.stdout)["formats"].split(", ")
+    assert last == "..." and len(formats) >= 5
+    assert all(re.fullmatch(r"affine \d-bit group \d+ \((1 matrix|\d+ matrices)\)", entry) for entry in formats)
 
 
 def test_inspect_as_json(polymath, bundled, tmp_path):

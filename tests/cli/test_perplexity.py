@@ -3,6 +3,8 @@
 import json
 import math
 import os
+import re
+import statistics
 import subprocess
 
 import pytest
@@ -42,17 +44,33 @@ def test_against_run(polymath, tmp_path):
     """One window: each token's loss is what polymath run says of it, which is told to continue the text before it."""
     path = tmp_path / "text"
     path.write_text("A dog is a member of the")
+    losses = []
     ids = as_json(polymath, "--raw", "--max-tokens", "1", path.read_text())["prompt_ids"]
-    loss = 0
     for i in range(1, len(ids)):
         prefix = ",".join(map(str, ids[:i]))
         told = as_json(polymath, "--ids", prefix, "--max-tokens", "1", "--top-logprobs", "0", "--temperature", "0",
                        "--logit-bias", f"{ids[i]}:100")  # fmt: skip
         assert told["output_ids"] == [ids[i]]
-        loss -= told["logprobs"][0]["logprob"]  # of the raw logits: the bias does not show
+        losses.append(-told["logprobs"][0]["logprob"])  # of the raw logits: the bias does not show
     got = measure(polymath, path)
     assert got["tokens"] == len(ids) - 1
-    assert got["mean_loss"] == pytest.approx(loss / (len(ids) - 1), abs=1e-5)
+    assert got["mean_loss"] == pytest.approx(statistics.mean(losses), abs=1e-5)
+    error = statistics.stdev(losses) / math.sqrt(len(losses))
+    assert got["perplexity_error"] == pytest.approx(got["perplexity"] * error, rel=1e-4)
+
+
+def test_a_single_token_has_no_error(polymath, tmp_path):
+    path = tmp_path / "text"
+    path.write_text("A dog")
+    assert measure(polymath, path)["perplexity_error"] == 0
+    assert call(polymath, "perplexity", path).stdout.endswith(b" +/- 0 over 1 token\n")
+
+
+def test_verbose(polymath, text):
+    done = call(polymath, "perplexity", "--verbose", "--ctx", "64", "--stride", "48", text)
+    model, *_, timing = done.stderr.decode().splitlines()
+    assert done.returncode == 0 and model.startswith("model: ")
+    assert re.fullmatch(r"\[windows of 64 tokens, 48 apart; \d+ tokens judged in \d+\.\d+ s\]", timing)
 
 
 def test_a_window_left_out(polymath, source, tmp_path):
@@ -79,7 +97,8 @@ def test_plain_output_and_stdin(polymath, text):
     assert (want["ctx"], want["stride"]) == (2048, 1024)
     done = call(polymath, "perplexity", "-", input=TEXT.encode())
     assert (done.returncode, done.stderr) == (0, b"")
-    assert done.stdout.decode() == f"perplexity {want['perplexity']:.6g} over {want['tokens']} tokens\n"
+    value = f"{want['perplexity']:.6g} +/- {want['perplexity_error']:.4g}"
+    assert done.stdout.decode() == f"perplexity {value} over {want['tokens']} tokens\n"
     again = measure(polymath, "--threads", "1", text)
     assert again["perplexity"] == want["perplexity"]
 
@@ -102,6 +121,8 @@ def test_unusable_texts(polymath, tmp_path, content, words):
 def test_unreadable_files(polymath, bundled, tmp_path):
     refused(call(polymath, "perplexity", tmp_path / "none"), 1, tmp_path / "none", "No such file")
     refused(call(polymath, "perplexity", bundled, tmp_path), 1, tmp_path, "Is a directory")
+    refused(call(polymath, "perplexity", bundled), 2, bundled, "FILE is missing")
+    refused(call(polymath, "perplexity", __file__, bundled), 1, __file__, "cannot be the MODEL")
     refused(call(polymath, "perplexity", tmp_path / "none", __file__), 1, tmp_path / "none")
 
 

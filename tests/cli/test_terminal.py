@@ -151,10 +151,10 @@ def test_chat_commands(polymath, tmp_path):
         for line, shown in [
             (b"/help", b"/stats "),
             (b"My name is Victor.", b"I will remember that."),
-            (f"/save {tmp_path}/chat".encode(), b"[saved]"),
+            (f"/save {tmp_path}/chat".encode(), b"[saved: 2 messages, 20 tokens]"),
             (b"/reset", b"[a new conversation]"),
             (b"/load /nowhere", b"polymath: /nowhere: cannot be opened"),
-            (f"/load {tmp_path}/chat".encode(), b"[loaded]"),
+            (f"/load {tmp_path}/chat".encode(), b"[loaded: 2 messages, 20 tokens]"),
             (b"What is my name?", b"Your name is Victor."),
             (b"/system Be brief.", b"[the system message is set]"),
             (b"/stats", b"messages      5"),

@@ -51,7 +51,10 @@ def bash(source, polymath, folder, *words):
 
 
 def test_bash_offers_commands_and_their_options(source, polymath, folder, commands):
-    assert bash(source, polymath, folder, "") == [*commands, "--help", "--version"]
+    assert bash(source, polymath, folder, "") == [*commands, "help", "--help", "--version"]
+    assert bash(source, polymath, folder, "help", "") == commands
+    assert bash(source, polymath, folder, "help", "be") == ["bench"]
+    assert bash(source, polymath, folder, "help", "run", "") == []
     assert bash(source, polymath, folder, "cha") == ["chat"]
     for command in commands:
         assert bash(source, polymath, folder, command, "--") == options_of(polymath, command)
@@ -107,7 +110,8 @@ def zsh(source, polymath, folder, line):
 
 
 def test_zsh_offers_commands_and_their_options(source, polymath, folder, commands):
-    assert zsh(source, polymath, folder, "polymath ") == sorted([*commands, "--help", "--version"])
+    assert zsh(source, polymath, folder, "polymath ") == sorted([*commands, "help", "--help", "--version"])
+    assert zsh(source, polymath, folder, "polymath help ") == sorted(commands)
     for command in commands:
         assert zsh(source, polymath, folder, f"polymath {command} --") == sorted(options_of(polymath, command))
 
