@@ -240,6 +240,21 @@ static int set_value(pm_args *args, pm_option id, const char *text)
     return PM_EXIT_FAILED;
 }
 
+/* Says that there is no such option, and which one may be meant: the only one of the command that begins so. */
+static int unknown_option(const pm_args *args, const char *word, size_t len)
+{
+    const char *meant = NULL;
+    int found = 0;
+    for (int id = 0; id < PM_OPTIONS && len > 2; id++) {
+        if ((options[id].commands & 1 << args->command) && strncmp(options[id].name, word, len) == 0) {
+            meant = options[id].name;
+            found++;
+        }
+    }
+    return found == 1 ? pm_cli_usage("unknown option '%.*s'; is %s meant?", (int)len, word, meant)
+                      : pm_cli_usage("unknown option '%.*s'", (int)len, word);
+}
+
 /* Parses the option at argv[*i], moving *i over a value in the next word; an exit code. */
 static int parse_option(pm_args *args, int argc, char **argv, int *i)
 {
@@ -250,7 +265,7 @@ static int parse_option(pm_args *args, int argc, char **argv, int *i)
     while (id < PM_OPTIONS && (strlen(options[id].name) != len || memcmp(options[id].name, word, len) != 0))
         id++;
     if (id == PM_OPTIONS)
-        return pm_cli_usage("unknown option '%.*s'", (int)len, word);
+        return unknown_option(args, word, len);
     const struct option *option = &options[id];
     if (args->has_command && !(option->commands & 1 << args->command))
         return pm_cli_usage("%s is not an option of 'polymath %s'", option->name, commands[args->command].name);
