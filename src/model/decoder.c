@@ -41,6 +41,13 @@ static const pm_expect layer_table[] = {
     {"linear_attn.norm.weight", PM_EXPECT_VECTOR, PM_D_ONE, PM_D_VALUE_DIM, IN(linear_attn.norm), PM_DELTA, 0},
     {"linear_attn.out_proj", PM_EXPECT_MATRIX, PM_D_HIDDEN, PM_D_VALUE, IN(linear_attn.out_proj), PM_DELTA, 0},
 
+    {"conv.in_proj.bias", PM_EXPECT_BIAS, PM_D_ONE, PM_D_BCX, IN(conv.in_proj.bias), PM_CONV_BIAS, 0},
+    {"conv.out_proj.bias", PM_EXPECT_BIAS, PM_D_ONE, PM_D_HIDDEN, IN(conv.out_proj.bias), PM_CONV_BIAS, 0},
+    {"conv.conv.bias", PM_EXPECT_VECTOR, PM_D_ONE, PM_D_HIDDEN, IN(conv.bias), PM_CONV_BIAS, 0},
+    {"conv.in_proj", PM_EXPECT_MATRIX, PM_D_BCX, PM_D_HIDDEN, IN(conv.in_proj), PM_SHORT_CONV, 0},
+    {"conv.conv.weight", PM_EXPECT_CONV, PM_D_HIDDEN, PM_D_KERNEL, IN(conv.conv), PM_SHORT_CONV, 0},
+    {"conv.out_proj", PM_EXPECT_MATRIX, PM_D_HIDDEN, PM_D_HIDDEN, IN(conv.out_proj), PM_SHORT_CONV, 0},
+
     {"mlp.gate_proj.bias", PM_EXPECT_BIAS, PM_D_ONE, PM_D_MLP, IN(mlp.shared_gate_proj.bias), PM_MLP_BIAS, 0},
     {"mlp.up_proj.bias", PM_EXPECT_BIAS, PM_D_ONE, PM_D_MLP, IN(mlp.shared_up_proj.bias), PM_MLP_BIAS, 0},
     {"mlp.down_proj.bias", PM_EXPECT_BIAS, PM_D_ONE, PM_D_HIDDEN, IN(mlp.shared_down_proj.bias), PM_MLP_BIAS, 0},
@@ -59,6 +66,16 @@ static const pm_expect layer_table[] = {
     {"mlp.shared_expert_gate", PM_EXPECT_MATRIX, PM_D_ONE, PM_D_HIDDEN, IN(mlp.shared_expert_gate), PM_SHARED_EXPERT, 0},
 };
 /* clang-format on */
+
+const pm_stack pm_expert_stacks[] = {
+    {"experts.gate_proj", "switch_mlp.gate_proj", 0, 1},
+    {"experts.up_proj", "switch_mlp.up_proj", 0, 1},
+    {"experts.down_proj", "switch_mlp.down_proj", 0, 1},
+    {"experts.gate_proj", "experts.gate_up_proj", 0, 2},
+    {"experts.up_proj", "experts.gate_up_proj", 1, 2},
+    {"experts.down_proj", "experts.down_proj", 0, 1},
+    {NULL, NULL, 0, 0},
+};
 
 /* ---- config ---- */
 
@@ -89,6 +106,7 @@ static const int_field int_fields[] = {
     {"linear_key_head_dim", NULL, TOP(key_dim), 1 << 10, PM_DELTA, REQUIRED},
     {"linear_num_value_heads", NULL, DIM(PM_D_VALUE_HEADS), 1 << 10, PM_DELTA, REQUIRED},
     {"linear_value_head_dim", NULL, DIM(PM_D_VALUE_DIM), 1 << 10, PM_DELTA, REQUIRED},
+    {"conv_L_cache", NULL, DIM(PM_D_KERNEL), 64, PM_SHORT_CONV, REQUIRED},
     {"intermediate_size", NULL, DIM(PM_D_MLP), MAX_WIDTH, PM_MLP, REQUIRED},
     {"num_experts", "num_local_experts", DIM(PM_D_EXPERTS), 1 << 16, PM_MOE, REQUIRED},
     {"num_experts_per_tok", NULL, TOP(route.top_k), 1 << 16, PM_MOE, REQUIRED},
@@ -116,6 +134,18 @@ bool pm_decoder_window(const pm_config *config)
            (!json_object_get(config->text, "sliding_window") && !json_object_get(config->root, "sliding_window"));
 }
 
+int pm_decoder_layer_type(const pm_model *model, int i, const char **out, pm_error *err)
+{
+    const json_t *types = pm_config_get(model->config, "layer_types");
+    if (types && (!json_is_array(types) || json_array_size(types) != (size_t)model->layers))
+        return pm_fail(err, PM_ERR_FORMAT, "%s: layer_types has %zu entries, but num_hidden_layers is %d",
+                       model->config->path, json_array_size(types), model->layers);
+    *out = types ? json_string_value(json_array_get(types, (size_t)i)) : NULL;
+    if (types && !*out)
+        return pm_fail(err, PM_ERR_FORMAT, "%s: entry %d of layer_types is not a string", model->config->path, i);
+    return PM_OK;
+}
+
 /* Relations between fields that the parts rely on. */
 static int check_config(const pm_model *model, const pm_decoder *d, pm_error *err)
 {
@@ -126,8 +156,9 @@ static int check_config(const pm_model *model, const pm_decoder *d, pm_error *er
     if ((d->kinds & PM_DELTA) && d->dims[PM_D_VALUE_HEADS] % d->key_heads)
         return pm_fail(err, PM_ERR_FORMAT, "%s: linear_num_value_heads %d is not a multiple of linear_num_key_heads %d",
                        path, d->dims[PM_D_VALUE_HEADS], d->key_heads);
-    if ((d->kinds & PM_DELTA) && d->dims[PM_D_KERNEL] < 2)
-        return pm_fail(err, PM_ERR_UNSUPPORTED, "%s: linear_conv_kernel_dim = 1 is not supported", path);
+    if ((d->kinds & (PM_DELTA | PM_SHORT_CONV)) && d->dims[PM_D_KERNEL] < 2)
+        return pm_fail(err, PM_ERR_UNSUPPORTED, "%s: %s = 1 is not supported", path,
+                       d->kinds & PM_DELTA ? "linear_conv_kernel_dim" : "conv_L_cache");
     if ((d->kinds & PM_MOE) && d->route.top_k > d->dims[PM_D_EXPERTS])
         return pm_fail(err, PM_ERR_FORMAT, "%s: num_experts_per_tok %d is more than num_experts %d", path,
                        d->route.top_k, d->dims[PM_D_EXPERTS]);
@@ -183,9 +214,10 @@ static int read_config(pm_model *model, pm_decoder *d, pm_error *err)
     if (status == PM_OK)
         status = pm_config_int(config, "max_position_embeddings", 1, 1 << 24, &model->context, err);
     if (status == PM_OK)
-        status = pm_config_float(config, "rms_norm_eps", 0.0, 1.0, &d->eps, err);
+        status =
+            pm_config_float(config, d->spec->norm_eps ? d->spec->norm_eps : "rms_norm_eps", 0.0, 1.0, &d->eps, err);
     if (status == PM_OK)
-        status = pm_config_bool_or(config, "tie_word_embeddings", false, &d->tied, err);
+        status = pm_config_bool_or(config, "tie_word_embeddings", d->spec->tied, &d->tied, err);
     if (status == PM_OK && (d->kinds & PM_ATTENTION))
         status = pm_rope_read(config, d->dims[PM_D_HEAD], d->spec->partial_rotary > 0 ? d->spec->partial_rotary : 1.0,
                               &model->arena, &d->rope, err);
@@ -193,6 +225,8 @@ static int read_config(pm_model *model, pm_decoder *d, pm_error *err)
         status = check_config(model, d, err);
     if (status == PM_OK && (d->kinds & PM_MOE))
         status = read_route(config, d, err);
+    if (status == PM_OK && d->spec->complete)
+        status = d->spec->complete(model, d, err);
     if (status != PM_OK)
         return status;
     d->dims[PM_D_ONE] = 1;
@@ -203,11 +237,12 @@ static int read_config(pm_model *model, pm_decoder *d, pm_error *err)
     d->dims[PM_D_CHANNELS] = 2 * d->key_heads * d->key_dim + d->dims[PM_D_VALUE];
     d->dims[PM_D_QKVZ] = d->dims[PM_D_CHANNELS] + d->dims[PM_D_VALUE];
     d->dims[PM_D_BA] = 2 * d->dims[PM_D_VALUE_HEADS];
+    d->dims[PM_D_BCX] = 3 * d->dims[PM_D_HIDDEN];
     model->vocab = d->dims[PM_D_VOCAB];
     return PM_OK;
 }
 
-/* One rows slot per attention layer, two states per delta net. */
+/* One rows slot per attention layer, two states per delta net, one per short convolution. */
 static int plan_cache(pm_model *model, pm_decoder *d, pm_error *err)
 {
     pm_rows_spec *rows = pm_arena_alloc(&model->arena, (size_t)model->layers, sizeof(*rows));
@@ -222,6 +257,10 @@ static int plan_cache(pm_model *model, pm_decoder *d, pm_error *err)
             l->rows = cache->n_rows++;
             rows[l->rows] = (pm_rows_spec){.ratio = 1, .planes = 2 * d->kv_heads, .width = d->dims[PM_D_HEAD]};
             rows[l->rows].window = l->kind & PM_WINDOW ? d->window : 0;
+        }
+        if (l->kind & PM_SHORT_CONV) {
+            l->states = cache->n_states++;
+            states[l->states].count = (int64_t)(d->dims[PM_D_KERNEL] - 1) * d->dims[PM_D_HIDDEN];
         }
         if (l->kind & PM_DELTA) {
             l->states = cache->n_states;
@@ -301,6 +340,8 @@ static int make_activations(pm_model *model, pm_decoder *d, int step_tokens, pm_
         {&d->a, PM_D_VALUE_HEADS, PM_DELTA_SEPARATE},
         {&d->b, d->kinds & PM_DELTA_INTERLEAVED ? PM_D_BA : PM_D_VALUE_HEADS, PM_DELTA},
         {&d->mixed, PM_D_VALUE, PM_DELTA},
+        {&d->bcx, PM_D_BCX, PM_SHORT_CONV},
+        {&d->convolved, PM_D_HIDDEN, PM_SHORT_CONV},
     };
     int status = PM_OK;
     for (size_t i = 0; status == PM_OK && i < PM_COUNT(list); i++)

@@ -25,7 +25,9 @@ enum {
     PM_MLP_BIAS = 512,
     PM_MOE = 1024, /* mlp: routed experts */
     PM_SHARED_EXPERT = 2048,
-    PM_ROUTER_BIAS = 4096 /* experts are chosen with e_score_correction_bias */
+    PM_ROUTER_BIAS = 4096, /* experts are chosen with e_score_correction_bias */
+    PM_SHORT_CONV = 8192,  /* conv: gated short convolution */
+    PM_CONV_BIAS = 16384
 };
 
 /* Indices into dims, the shapes of all tensors. */
@@ -44,6 +46,7 @@ enum {
     PM_D_VALUE, /* value_heads * value_dim */
     PM_D_VALUE_HEADS,
     PM_D_VALUE_DIM,
+    PM_D_BCX, /* of a short convolution: 3 * hidden */
     PM_D_MLP,
     PM_D_EXPERTS,
     PM_D_MOE,
@@ -60,6 +63,8 @@ enum {
         "rope_scaling.type", PM_ROPE_TYPES                                                                             \
     }
 
+typedef struct pm_decoder pm_decoder;
+
 typedef struct pm_decoder_spec {
     const pm_rename *renames;
     const pm_stack *stacks;
@@ -68,10 +73,20 @@ typedef struct pm_decoder_spec {
     bool derived_head_dim; /* without head_dim in the config it is hidden_size / num_attention_heads */
     bool normalise_top_k;  /* where the config does not say */
     double partial_rotary; /* the same; 0: all of a head turns */
+    bool tied;             /* the same */
+    const char *norm_eps;  /* another name of rms_norm_eps, or NULL */
     pm_route route;        /* kind and what the config says nothing of; zeros: softmax */
     /* The kind of layer i. */
     int (*kind)(const pm_model *model, int i, unsigned *kind, pm_error *err);
+    /* NULL, or completes what has been read of the config by rules of the family's own. */
+    int (*complete)(const pm_model *model, pm_decoder *d, pm_error *err);
 } pm_decoder_spec;
+
+/* Where stacks of experts are found, by transformers' and by mlx-lm's names. */
+extern const pm_stack pm_expert_stacks[];
+
+/* The entry of layer i in the list layer_types, NULL without the list. */
+int pm_decoder_layer_type(const pm_model *model, int i, const char **out, pm_error *err);
 
 /* load and step of a pm_family whose spec is a pm_decoder_spec. */
 int pm_decoder_load(pm_model *model, int step_tokens, pm_error *err);
@@ -93,7 +108,7 @@ bool pm_decoder_window(const pm_config *config);
 typedef struct pm_decoder_layer {
     unsigned kind;
     int rows;   /* cache slot of attention */
-    int states; /* cache slots of a delta net: convolution, delta */
+    int states; /* cache slots of a delta net: convolution, delta; of a short convolution */
     pm_tensor *input_layernorm, *post_attention_layernorm;
     struct {
         pm_weight q_proj, k_proj, v_proj, o_proj;
@@ -104,13 +119,17 @@ typedef struct pm_decoder_layer {
         pm_tensor *conv1d, *A_log, *dt_bias, *norm;
     } linear_attn;
     struct {
+        pm_weight in_proj, out_proj;
+        pm_tensor *conv, *bias;
+    } conv;
+    struct {
         pm_weight router, *gate_proj, *up_proj, *down_proj;
         pm_tensor *e_score_correction_bias;
         pm_weight shared_gate_proj, shared_up_proj, shared_down_proj, shared_expert_gate; /* or the only MLP */
     } mlp;
 } pm_decoder_layer;
 
-typedef struct pm_decoder {
+struct pm_decoder {
     const pm_decoder_spec *spec;
     int dims[PM_DIMS];
     int heads, kv_heads, key_heads, key_dim, window;
@@ -125,7 +144,7 @@ typedef struct pm_decoder {
     pm_layout layout;
     /* Activations, [step_tokens, ...]: the residual stream; a layer's projections; what a mixer hands to its output
      * projection. */
-    pm_tensor *x, *q, *k, *v, *attended, *qkv, *z, *a, *b, *mixed;
-} pm_decoder;
+    pm_tensor *x, *q, *k, *v, *attended, *qkv, *z, *a, *b, *mixed, *bcx, *convolved;
+};
 
 #endif

@@ -85,6 +85,32 @@ static int delta_net(pm_model *model, const pm_batch *batch, const pm_decoder_la
     return status ? status : op->linear(model->backend, batch, &out, err);
 }
 
+/* x += out_proj(gated convolution(in_proj of input_layernorm(x))) */
+static int short_conv(pm_model *model, const pm_batch *batch, const pm_decoder_layer *l, pm_error *err)
+{
+    pm_decoder *d = model->impl;
+    const pm_backend_ops *op = model->backend->ops;
+    pm_linear_args in = {.x = d->x,
+                         .norm = l->input_layernorm,
+                         .eps = d->eps,
+                         .n = 1,
+                         .w = (const pm_weight *[]){&l->conv.in_proj},
+                         .y = &d->bcx};
+    pm_short_conv_args conv = {.bcx = d->bcx,
+                               .conv = l->conv.conv,
+                               .bias = l->conv.bias,
+                               .width = d->dims[PM_D_HIDDEN],
+                               .kernel = d->dims[PM_D_KERNEL],
+                               .conv_state = l->states,
+                               .out = d->convolved};
+    pm_linear_args out = {
+        .x = d->convolved, .n = 1, .w = (const pm_weight *[]){&l->conv.out_proj}, .y = &d->x, .residual = d->x};
+    int status = op->linear(model->backend, batch, &in, err);
+    if (status == PM_OK)
+        status = op->short_conv(model->backend, batch, &conv, err);
+    return status ? status : op->linear(model->backend, batch, &out, err);
+}
+
 /* x += experts(post_attention_layernorm(x)); a plain MLP is a shared expert without routed ones */
 static int feed_forward(pm_model *model, const pm_batch *batch, const pm_decoder_layer *l, pm_error *err)
 {
@@ -117,7 +143,9 @@ int pm_decoder_step(pm_model *model, const pm_batch *batch, float *logits, pm_er
     int status = op->embed(model->backend, batch, &(pm_embed_args){&d->embed_tokens, d->x}, err);
     for (int i = 0; status == PM_OK && i < model->layers; i++) {
         const pm_decoder_layer *l = &d->layers[i];
-        status = l->kind & PM_ATTENTION ? attention(model, batch, l, err) : delta_net(model, batch, l, err);
+        status = l->kind & PM_ATTENTION ? attention(model, batch, l, err)
+                 : l->kind & PM_DELTA   ? delta_net(model, batch, l, err)
+                                        : short_conv(model, batch, l, err);
         if (status == PM_OK)
             status = feed_forward(model, batch, l, err);
     }

@@ -45,7 +45,7 @@ const pm_family *pm_family_find(const pm_config *config, const char **model_type
  * inv_freq is in the arena. */
 int pm_rope_read(const pm_config *config, int dims, double partial, pm_arena *arena, pm_rope *out, pm_error *err);
 
-extern const pm_family pm_llama, pm_mistral, pm_qwen2, pm_qwen3, pm_qwen3_moe, pm_qwen3_next, pm_qwen3_5,
-    pm_qwen3_5_moe;
+extern const pm_family pm_lfm2, pm_lfm2_moe, pm_llama, pm_mistral, pm_qwen2, pm_qwen3, pm_qwen3_moe, pm_qwen3_next,
+    pm_qwen3_5, pm_qwen3_5_moe;
 
 #endif

@@ -5,7 +5,8 @@
 #include <string.h>
 
 static const pm_family *const families[] = {
-    &pm_qwen3_5_moe, &pm_qwen3_5, &pm_qwen3_next, &pm_qwen3_moe, &pm_qwen3, &pm_qwen2, &pm_llama, &pm_mistral,
+    &pm_qwen3_5_moe, &pm_qwen3_5, &pm_qwen3_next, &pm_qwen3_moe, &pm_qwen3,
+    &pm_qwen2,       &pm_llama,   &pm_mistral,    &pm_lfm2,      &pm_lfm2_moe,
 };
 
 /* Fields of other families' maths: a config that sets one to anything else asks for something that a family here which
@@ -48,6 +49,9 @@ static const pm_gate_rule common[] = {
     {"mlp_only_layers", "["},
     {"decoder_sparse_step", "1"},
     {"swiglu_limit", ""},
+    {"conv_bias", "false"},
+    {"use_pos_enc", "true"},
+    {"block_use_swiglu", "true"},
     {"num_zero_experts", "0"},
     {"zero_expert_num", "0"},
     {NULL, NULL},

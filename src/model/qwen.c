@@ -21,30 +21,7 @@ static const pm_rename renames[] = {
     {NULL, NULL},
 };
 
-static const pm_stack stacks[] = {
-    {"experts.gate_proj", "switch_mlp.gate_proj", 0, 1},
-    {"experts.up_proj", "switch_mlp.up_proj", 0, 1},
-    {"experts.down_proj", "switch_mlp.down_proj", 0, 1},
-    {"experts.gate_proj", "experts.gate_up_proj", 0, 2},
-    {"experts.up_proj", "experts.gate_up_proj", 1, 2},
-    {"experts.down_proj", "experts.down_proj", 0, 1},
-    {NULL, NULL, 0, 0},
-};
-
 /* ---- kinds of layers ---- */
-
-/* The layer's entry in the list `field`, NULL without the list. */
-static int layer_type(const pm_model *model, int i, const char **out, pm_error *err)
-{
-    const json_t *types = pm_config_get(model->config, "layer_types");
-    if (types && (!json_is_array(types) || json_array_size(types) != (size_t)model->layers))
-        return pm_fail(err, PM_ERR_FORMAT, "%s: layer_types has %zu entries, but num_hidden_layers is %d",
-                       model->config->path, json_array_size(types), model->layers);
-    *out = types ? json_string_value(json_array_get(types, (size_t)i)) : NULL;
-    if (types && !*out)
-        return pm_fail(err, PM_ERR_FORMAT, "%s: entry %d of layer_types is not a string", model->config->path, i);
-    return PM_OK;
-}
 
 /* Experts, unless mlp_only_layers or decoder_sparse_step make it a plain MLP. */
 static int sparse(const pm_model *model, int i, unsigned moe, unsigned *kind, pm_error *err)
@@ -74,7 +51,7 @@ static int window(const pm_model *model, int i, unsigned *kind, pm_error *err)
     bool windows;
     int first;
     const char *type;
-    int status = layer_type(model, i, &type, err);
+    int status = pm_decoder_layer_type(model, i, &type, err);
     if (status == PM_OK)
         status = pm_config_bool_or(model->config, "use_sliding_window", false, &windows, err);
     if (status == PM_OK)
@@ -126,7 +103,7 @@ static int hybrid(const pm_model *model, int i, unsigned delta, unsigned *kind, 
 {
     int interval;
     const char *type;
-    int status = layer_type(model, i, &type, err);
+    int status = pm_decoder_layer_type(model, i, &type, err);
     if (status == PM_OK)
         status = pm_config_int_or(model->config, "full_attention_interval", 1, 1 << 16, 4, &interval, err);
     if (status != PM_OK)
@@ -206,25 +183,25 @@ static const pm_gate_rule qwen3_5_gate[] = {
 /* ---- families ---- */
 
 static const pm_decoder_spec qwen2_spec = {
-    .renames = renames, .stacks = stacks, .kind = qwen2_kind, .derived_head_dim = true};
-static const pm_decoder_spec qwen3_spec = {.renames = renames, .stacks = stacks, .kind = qwen3_kind};
+    .renames = renames, .stacks = pm_expert_stacks, .kind = qwen2_kind, .derived_head_dim = true};
+static const pm_decoder_spec qwen3_spec = {.renames = renames, .stacks = pm_expert_stacks, .kind = qwen3_kind};
 static const pm_decoder_spec qwen3_moe_spec = {
-    .renames = renames, .stacks = stacks, .kind = qwen3_moe_kind, .derived_head_dim = true};
+    .renames = renames, .stacks = pm_expert_stacks, .kind = qwen3_moe_kind, .derived_head_dim = true};
 static const pm_decoder_spec qwen3_next_spec = {.renames = renames,
-                                                .stacks = stacks,
+                                                .stacks = pm_expert_stacks,
                                                 .kind = qwen3_next_kind,
                                                 .gated_attention = true,
                                                 .centred_norms = true,
                                                 .normalise_top_k = true,
                                                 .partial_rotary = 0.25};
 static const pm_decoder_spec qwen3_5_spec = {.renames = renames,
-                                             .stacks = stacks,
+                                             .stacks = pm_expert_stacks,
                                              .kind = qwen3_5_kind,
                                              .gated_attention = true,
                                              .centred_norms = true,
                                              .partial_rotary = 0.25};
 static const pm_decoder_spec qwen3_5_moe_spec = {.renames = renames,
-                                                 .stacks = stacks,
+                                                 .stacks = pm_expert_stacks,
                                                  .kind = qwen3_5_moe_kind,
                                                  .gated_attention = true,
                                                  .centred_norms = true,

@@ -1,0 +1,169 @@
+/* Liquid Foundation Models 2 on the decoder skeleton: most layers mix tokens by a gated short convolution, the others
+ * by attention.
+ *
+ * References: transformers, models/lfm2, models/lfm2_moe. */
+#include "model/decoder.h"
+
+#include <string.h>
+
+#define LAYER "model.layers.*."
+
+/* w1, w3, w2 are gate, up and down; mlx-lm renames them in the mixtures. */
+static const pm_rename renames[] = {
+    {"model.embedding_norm", "model.norm"},
+    {LAYER "operator_norm", LAYER "input_layernorm"},
+    {LAYER "ffn_norm", LAYER "post_attention_layernorm"},
+    {LAYER "self_attn.out_proj", LAYER "self_attn.o_proj"},
+    {LAYER "self_attn.q_layernorm", LAYER "self_attn.q_norm"},
+    {LAYER "self_attn.k_layernorm", LAYER "self_attn.k_norm"},
+    {LAYER "feed_forward.w1", LAYER "mlp.gate_proj"},
+    {LAYER "feed_forward.w3", LAYER "mlp.up_proj"},
+    {LAYER "feed_forward.w2", LAYER "mlp.down_proj"},
+    {LAYER "feed_forward.experts.*.w1", LAYER "mlp.experts.*.gate_proj"},
+    {LAYER "feed_forward.experts.*.w3", LAYER "mlp.experts.*.up_proj"},
+    {LAYER "feed_forward.experts.*.w2", LAYER "mlp.experts.*.down_proj"},
+    {LAYER "feed_forward.expert_bias", LAYER "mlp.gate.e_score_correction_bias"},
+    {LAYER "feed_forward.", LAYER "mlp."},
+    {NULL, NULL},
+};
+
+/* layer_types says what a layer mixes by; in old configs full_attn_idxs lists those with attention, and without it all
+ * have it. */
+static int mixer(const pm_model *model, int i, unsigned *kind, pm_error *err)
+{
+    const char *type;
+    const json_t *list = pm_config_get(model->config, "full_attn_idxs"), *item;
+    bool full = !list, bias;
+    size_t k;
+    int status = pm_decoder_layer_type(model, i, &type, err);
+    if (status == PM_OK)
+        status = pm_config_bool_or(model->config, "conv_bias", false, &bias, err);
+    if (status != PM_OK)
+        return status;
+    json_array_foreach(list, k, item)
+    {
+        if (!json_is_integer(item))
+            return pm_fail(err, PM_ERR_FORMAT, "%s: full_attn_idxs holds something that is not a layer's number",
+                           model->config->path);
+        full = full || json_integer_value(item) == i;
+    }
+    if (type)
+        full = strcmp(type, "full_attention") == 0;
+    *kind = full ? PM_ATTENTION | PM_HEAD_NORMS : PM_SHORT_CONV | (bias ? PM_CONV_BIAS : 0);
+    return PM_OK;
+}
+
+static int lfm2_kind(const pm_model *model, int i, unsigned *kind, pm_error *err)
+{
+    int status = mixer(model, i, kind, err);
+    *kind |= PM_MLP;
+    return status;
+}
+
+/* The first num_dense_layers have a plain MLP. */
+static int lfm2_moe_kind(const pm_model *model, int i, unsigned *kind, pm_error *err)
+{
+    int dense;
+    bool bias;
+    int status = mixer(model, i, kind, err);
+    if (status == PM_OK)
+        status = pm_config_int_or(model->config, "num_dense_layers", 0, 1 << 12, 2, &dense, err);
+    if (status == PM_OK)
+        status = pm_config_bool_or(model->config, "use_expert_bias", true, &bias, err);
+    if (status == PM_OK)
+        *kind |= i < dense ? PM_MLP : PM_MOE | (bias ? PM_ROUTER_BIAS : 0);
+    return status;
+}
+
+/* Old configs say tie_embedding. */
+static int read_tie(const pm_model *model, pm_decoder *d, pm_error *err)
+{
+    return pm_config_bool_or(model->config, "tie_embedding", d->tied, &d->tied, err);
+}
+
+/* The width of the MLP: block_ff_dim where there is one, else intermediate_size; with block_auto_adjust_ff_dim two
+ * thirds of it, times block_ffn_dim_multiplier, rounded up to a multiple of block_multiple_of. */
+static int lfm2_complete(const pm_model *model, pm_decoder *d, pm_error *err)
+{
+    enum { MOST = 1 << 20 };
+    const pm_config *config = model->config;
+    int *width = &d->dims[PM_D_MLP], multiple;
+    float multiplier;
+    bool adjust;
+    int status = read_tie(model, d, err);
+    if (status == PM_OK)
+        status = pm_config_int_or(config, "block_ff_dim", 1, MOST, *width, width, err);
+    if (status == PM_OK)
+        status = pm_config_bool_or(config, "block_auto_adjust_ff_dim", true, &adjust, err);
+    if (status == PM_OK)
+        status = pm_config_int_or(config, "block_multiple_of", 1, MOST, 256, &multiple, err);
+    if (status == PM_OK)
+        status = pm_config_float_or(config, "block_ffn_dim_multiplier", 0.0, 64.0, 1.0f, &multiplier, err);
+    if (status != PM_OK || !adjust)
+        return status;
+    int64_t wide = (int64_t)((double)multiplier * (double)(2 * (int64_t)*width / 3));
+    wide = (wide + multiple - 1) / multiple * multiple;
+    if (wide < 1 || wide > MOST)
+        return pm_fail(err, PM_ERR_FORMAT, "%s: block_ffn_dim_multiplier makes an MLP %lld wide", config->path,
+                       (long long)wide);
+    *width = (int)wide;
+    return PM_OK;
+}
+
+/* The reference divides the weight of a single expert by itself and 1e-6; nothing here does. */
+static int lfm2_moe_complete(const pm_model *model, pm_decoder *d, pm_error *err)
+{
+    if (d->route.top_k == 1 && d->route.normalise)
+        return pm_fail(err, PM_ERR_UNSUPPORTED,
+                       "%s: family 'lfm2_moe' with num_experts_per_tok = 1 and norm_topk_prob is not supported",
+                       model->config->path);
+    return read_tie(model, d, err);
+}
+
+static const pm_gate_rule lfm2_gate[] = {
+    {"layer_types", "[conv|full_attention"},
+    {"conv_bias", "false|true"},
+    {NULL, NULL},
+};
+
+static const pm_gate_rule lfm2_moe_gate[] = {
+    {"layer_types", "[conv|full_attention"}, {"conv_bias", "false|true"}, {"use_expert_bias", "false|true"},
+    {"routed_scaling_factor", NULL},         {"scoring_func", "sigmoid"}, {NULL, NULL},
+};
+
+static const pm_decoder_spec lfm2_spec = {.renames = renames,
+                                          .stacks = pm_expert_stacks,
+                                          .kind = lfm2_kind,
+                                          .complete = lfm2_complete,
+                                          .norm_eps = "norm_eps",
+                                          .derived_head_dim = true,
+                                          .tied = true};
+static const pm_decoder_spec lfm2_moe_spec = {.renames = renames,
+                                              .stacks = pm_expert_stacks,
+                                              .kind = lfm2_moe_kind,
+                                              .complete = lfm2_moe_complete,
+                                              .norm_eps = "norm_eps",
+                                              .derived_head_dim = true,
+                                              .tied = true,
+                                              .normalise_top_k = true,
+                                              .route = {.kind = PM_ROUTE_SIGMOID, .epsilon = 1e-6f}};
+
+const pm_family pm_lfm2 = {
+    .name = "lfm2",
+    .model_types = "lfm2",
+    .checkpoints = "LFM2-350M to LFM2-2.6B",
+    .gate = lfm2_gate,
+    .spec = &lfm2_spec,
+    .load = pm_decoder_load,
+    .step = pm_decoder_step,
+};
+
+const pm_family pm_lfm2_moe = {
+    .name = "lfm2_moe",
+    .model_types = "lfm2_moe",
+    .checkpoints = "LFM2-8B-A1B",
+    .gate = lfm2_moe_gate,
+    .spec = &lfm2_moe_spec,
+    .load = pm_decoder_load,
+    .step = pm_decoder_step,
+};
