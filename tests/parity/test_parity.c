@@ -65,6 +65,10 @@ static const subject subjects[] = {
     {TINY, "qwen3_moe-nvfp4", NULL, MLX, 0},
     {TINY, "llama-mxfp8", NULL, MLX, 0},
     {TINY, "mistral", NULL, HF, 1e-3},
+    {TINY, "lfm2", NULL, HF, 1e-3},
+    {TINY, "lfm2", "config_old.json", HF, 1e-3},
+    {TINY, "lfm2_moe", NULL, HF, 1e-3},
+    {TINY, "lfm2_moe-plain", NULL, HF, 1e-3},
 };
 
 static const char *const prompts[] = {"short", "mid", "long"};

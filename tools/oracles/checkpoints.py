@@ -108,7 +108,10 @@ MSCALE = {
     "mscale": 1.0,
     "mscale_all_dim": 0.5,
 }
-LINEAR, FULL = "linear_attention", "full_attention"
+LINEAR, FULL, CONV = "linear_attention", "full_attention", "conv"
+
+# Convolutions and attention; the MLP's width is derived.
+CONVOLUTIONAL = COMMON | {"hidden_size": 48, "num_attention_heads": 3, "num_key_value_heads": 1, "norm_eps": 1e-5}
 
 CHECKPOINTS = {
     "qwen3_5": Checkpoint(
@@ -359,6 +362,71 @@ CHECKPOINTS = {
             "rope_parameters": YARN,
         },
         without={k: {"rope_parameters": {f: v for f, v in YARN.items() if f != k}} for k in list(YARN)[4:]},
+    ),
+    "lfm2": Checkpoint(
+        "Lfm2ForCausalLM",
+        CONVOLUTIONAL
+        | {
+            "intermediate_size": 60,  # 2 / 3 of it is 40, times 1.3 is 52, in steps of 16 is 64
+            "block_auto_adjust_ff_dim": True,
+            "block_ffn_dim_multiplier": 1.3,
+            "block_multiple_of": 16,
+            "num_hidden_layers": 3,
+            "layer_types": [CONV, FULL, CONV],
+            "conv_bias": True,
+            "conv_L_cache": 4,
+            "tie_word_embeddings": False,
+            "rope_parameters": rope(1e6),
+        },
+        old={
+            "rope_parameters": REMOVED,
+            "rope_theta": 1e6,
+            "layer_types": REMOVED,
+            "full_attn_idxs": [1],
+            "intermediate_size": 99,
+            "block_ff_dim": 60,
+            "tie_word_embeddings": REMOVED,
+            "tie_embedding": False,
+        },
+    ),
+    "lfm2_moe": Checkpoint(
+        "Lfm2MoeForCausalLM",
+        CONVOLUTIONAL
+        | EXPERTS
+        | {
+            "intermediate_size": 64,
+            "num_hidden_layers": 3,
+            "num_dense_layers": 1,
+            "layer_types": [FULL, CONV, CONV],
+            "use_expert_bias": True,
+            "routed_scaling_factor": 1.7,
+            "tie_word_embeddings": True,
+            "rope_parameters": rope(1e4),
+        },
+        float32=("expert_bias",),
+        without={
+            "norm_topk_prob": {"norm_topk_prob": False},
+            "routed_scaling_factor": {"routed_scaling_factor": 1.0},
+            "use_expert_bias": {"use_expert_bias": False},
+        },
+    ),
+    "lfm2_moe-plain": Checkpoint(
+        "Lfm2MoeForCausalLM",
+        CONVOLUTIONAL
+        | EXPERTS
+        | {
+            "intermediate_size": 64,
+            "num_hidden_layers": 2,
+            "num_dense_layers": 0,
+            "layer_types": [CONV, FULL],
+            "conv_bias": True,
+            "conv_L_cache": 2,
+            "use_expert_bias": False,
+            "norm_topk_prob": False,
+            "tie_word_embeddings": False,
+            "rope_parameters": rope(1e4),
+        },
+        without={"norm_topk_prob false": {"norm_topk_prob": True}},
     ),
     "mistral": Checkpoint(
         "MistralForCausalLM",

@@ -44,9 +44,9 @@ def spread(name, shape, tied):
         return 0.0, 3 * fan_in if tied else 1.0
     if "lm_head" in name:
         return 0.0, 3 * fan_in
-    if name.endswith("mlp.gate.weight"):
+    if name.endswith(("mlp.gate.weight", "feed_forward.gate.weight")):
         return 0.0, 1.5 * fan_in
-    if re.search(r"\.(o_proj|out_proj|down_proj)", name):
+    if re.search(r"\.(o_proj|out_proj|down_proj|w2)", name):
         return 0.0, 2 * fan_in
     return 0.0, 1.2 * fan_in
 
@@ -54,7 +54,8 @@ def spread(name, shape, tied):
 def fill(model, name, checkpoint, tied):
     """Draws every parameter and rounds it to the type in which it is stored."""
     zero_centred = type(model).__name__.startswith(("Qwen3Next", "Qwen3_5"))
-    for key, parameter in model.named_parameters():
+    biases = [(key, buffer) for key, buffer in model.named_buffers() if key.endswith("bias")]  # of routers
+    for key, parameter in [*model.named_parameters(), *biases]:
         random = generator(name, key)
         mean, deviation = spread(key, parameter.shape, tied)
         if "norm" in key and zero_centred and "linear_attn.norm" not in key and "visual" not in key:
@@ -98,14 +99,17 @@ def make(name, folder):
 
 
 def watch(model, routes):
-    """Tells `routes` about every choice of experts from now on."""
+    """Tells `routes` about every choice of experts from now on, by what it is made on."""
 
-    def see(path, router, out):
-        routes.see(path, out[0].float().numpy(), router.top_k)
+    def see(path, router, given, out):
+        scores = out[0].float()
+        if type(router).__name__.startswith("Lfm2"):
+            scores = scores.sigmoid() + (given[1] if router.use_expert_bias else 0)
+        routes.see(path, scores.numpy(), router.top_k)
 
     for path, module in model.named_modules():
         if type(module).__name__.endswith("TopKRouter"):
-            module.register_forward_hook(lambda router, _, out, path=path: see(path, router, out))
+            module.register_forward_hook(lambda router, given, out, path=path: see(path, router, given, out))
 
 
 def logits(model, ids):
