@@ -1,0 +1,123 @@
+/* What each family refuses of a config, and what it makes of one: the configs of tests/oracles with a few fields
+ * changed. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "files/config.h"
+#include "model/model.h"
+#include "model/weights.h"
+
+/* Notes the shape of one module. */
+typedef struct shape {
+    const char *module;
+    int rows, cols;
+} shape;
+
+static int note(void *user, const pm_planned *planned, pm_error *err)
+{
+    shape *wanted = user;
+    (void)err;
+    if (strcmp(planned->module, wanted->module) == 0) {
+        wanted->rows = planned->rows;
+        wanted->cols = planned->cols;
+    }
+    return PM_OK;
+}
+
+/* Plans the oracle's config with the fields of `changes` (JSON) in place of its own. */
+static int plan(const char *oracle, const char *changes, shape *wanted, pm_error *err)
+{
+    char dir[512];
+    pm_config *config;
+    json_t *change;
+    snprintf(dir, sizeof(dir), "%s/tests/oracles/%s", SOURCE_DIR, oracle);
+    if (pm_config_open(&config, dir, err) != PM_OK || pm_json_text("changes", changes, strlen(changes), &change, err))
+        fail_msg("%s: %s", oracle, err->message);
+    assert_int_equal(json_object_update(config->text, change), 0);
+    int status = pm_model_plan(config, note, wanted, err);
+    json_decref(change);
+    pm_config_close(config);
+    return status;
+}
+
+static const struct refusal {
+    const char *oracle, *changes;
+    pm_status status;
+    const char *words[2]; /* in the message */
+} refusals[] = {
+    {"lfm2",
+     "{\"layer_types\": [\"conv\", \"mamba\", \"conv\"]}",
+     PM_ERR_UNSUPPORTED,
+     {"family 'lfm2' with layer_types = mamba", "conv, full_attention"}},
+    {"lfm2", "{\"layer_types\": [\"conv\"]}", PM_ERR_FORMAT, {"layer_types has 1 entries", "num_hidden_layers is 3"}},
+    {"lfm2", "{\"layer_types\": null, \"full_attn_idxs\": [\"1\"]}", PM_ERR_FORMAT, {"full_attn_idxs", "number"}},
+    {"lfm2", "{\"conv_L_cache\": 1}", PM_ERR_UNSUPPORTED, {"conv_L_cache = 1", "not supported"}},
+    {"lfm2", "{\"conv_L_cache\": 65}", PM_ERR_UNSUPPORTED, {"conv_L_cache", "64"}},
+    {"lfm2", "{\"hidden_act\": \"gelu\"}", PM_ERR_UNSUPPORTED, {"family 'lfm2' with hidden_act = gelu", "silu"}},
+    {"lfm2", "{\"use_pos_enc\": false}", PM_ERR_UNSUPPORTED, {"use_pos_enc = false", "true"}},
+    {"lfm2", "{\"block_ffn_dim_multiplier\": -1}", PM_ERR_FORMAT, {"block_ffn_dim_multiplier", "config.json"}},
+    {"lfm2", "{\"block_ff_dim\": 0}", PM_ERR_FORMAT, {"block_ff_dim", "config.json"}},
+    {"lfm2_moe",
+     "{\"num_experts_per_tok\": 1}",
+     PM_ERR_UNSUPPORTED,
+     {"family 'lfm2_moe' with num_experts_per_tok = 1", "norm_topk_prob"}},
+    {"lfm2_moe", "{\"num_experts_per_tok\": 9}", PM_ERR_FORMAT, {"num_experts_per_tok 9", "num_experts 8"}},
+    {"lfm2_moe", "{\"num_dense_layers\": -1}", PM_ERR_FORMAT, {"num_dense_layers", "config.json"}},
+    {"lfm2_moe", "{\"scoring_func\": \"softmax\"}", PM_ERR_UNSUPPORTED, {"scoring_func = softmax", "sigmoid"}},
+    {"lfm2_moe", "{\"routed_scaling_factor\": \"2\"}", PM_ERR_FORMAT, {"routed_scaling_factor", "config.json"}},
+    {"qwen3_moe", "{\"conv_bias\": true}", PM_ERR_UNSUPPORTED, {"family 'qwen3_moe' with conv_bias = true", "false"}},
+};
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < PM_COUNT(refusals); i++) {
+        const struct refusal *r = &refusals[i];
+        pm_error err = {0};
+        int status = plan(r->oracle, r->changes, &(shape){.module = ""}, &err);
+        if (status != (int)r->status || !strstr(err.message, r->words[0]) || !strstr(err.message, r->words[1]))
+            fail_msg("%s with %s: status %d, \"%s\"; expected %d with \"%s\" and \"%s\"", r->oracle, r->changes, status,
+                     err.message, r->status, r->words[0], r->words[1]);
+    }
+}
+
+static const struct reading {
+    const char *oracle, *changes;
+    shape wanted;
+} readings[] = {
+    {"lfm2", "{}", {"model.layers.0.mlp.gate_proj", 64, 48}},
+    {"lfm2", "{\"block_auto_adjust_ff_dim\": false}", {"model.layers.0.mlp.gate_proj", 60, 48}},
+    {"lfm2", "{\"block_ffn_dim_multiplier\": 1}", {"model.layers.0.mlp.gate_proj", 48, 48}},
+    {"lfm2", "{\"block_ff_dim\": 90}", {"model.layers.0.mlp.gate_proj", 80, 48}},
+    {"lfm2", "{\"layer_types\": null}", {"model.layers.0.self_attn.q_proj", 48, 48}},
+    {"lfm2", "{\"layer_types\": null, \"full_attn_idxs\": [2]}", {"model.layers.2.self_attn.k_proj", 16, 48}},
+    {"lfm2", "{\"layer_types\": null, \"full_attn_idxs\": [2]}", {"model.layers.1.conv.in_proj", 144, 48}},
+    {"lfm2_moe", "{\"num_dense_layers\": 3}", {"model.layers.2.mlp.gate_proj", 64, 48}},
+};
+
+static void test_readings(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < PM_COUNT(readings); i++) {
+        const struct reading *r = &readings[i];
+        shape got = {.module = r->wanted.module};
+        pm_error err = {0};
+        if (plan(r->oracle, r->changes, &got, &err) != PM_OK)
+            fail_msg("%s with %s: %s", r->oracle, r->changes, err.message);
+        if (got.rows != r->wanted.rows || got.cols != r->wanted.cols)
+            fail_msg("%s with %s: %s is [%d, %d], expected [%d, %d]", r->oracle, r->changes, got.module, got.rows,
+                     got.cols, r->wanted.rows, r->wanted.cols);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_refusals), cmocka_unit_test(test_readings)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
