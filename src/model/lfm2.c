@@ -101,7 +101,8 @@ static int lfm2_complete(const pm_model *model, pm_decoder *d, pm_error *err)
         status = pm_config_float_or(config, "block_ffn_dim_multiplier", 0.0, 64.0, 1.0f, &multiplier, err);
     if (status != PM_OK || !adjust)
         return status;
-    int64_t wide = (int64_t)((double)multiplier * (double)(2 * (int64_t)*width / 3));
+    int two_thirds = 2 * *width / 3;
+    int64_t wide = (int64_t)((double)multiplier * two_thirds);
     wide = (wide + multiple - 1) / multiple * multiple;
     if (wide < 1 || wide > MOST)
         return pm_fail(err, PM_ERR_FORMAT, "%s: block_ffn_dim_multiplier makes an MLP %lld wide", config->path,
