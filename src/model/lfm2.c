@@ -75,9 +75,11 @@ static int lfm2_moe_kind(const pm_model *model, int i, unsigned *kind, pm_error 
     return status;
 }
 
-/* Old configs say tie_embedding. */
-static int read_tie(const pm_model *model, pm_decoder *d, pm_error *err)
+/* Old configs say tie_embedding. The base of rope is other families' where the config does not say, so it has to. */
+static int complete(const pm_model *model, pm_decoder *d, pm_error *err)
 {
+    if (!pm_config_get(model->config, "rope_parameters.rope_theta") && !pm_config_get(model->config, "rope_theta"))
+        return pm_fail(err, PM_ERR_FORMAT, "%s: rope_theta is missing", model->config->path);
     return pm_config_bool_or(model->config, "tie_embedding", d->tied, &d->tied, err);
 }
 
@@ -90,7 +92,7 @@ static int lfm2_complete(const pm_model *model, pm_decoder *d, pm_error *err)
     int *width = &d->dims[PM_D_MLP], multiple;
     float multiplier;
     bool adjust;
-    int status = read_tie(model, d, err);
+    int status = complete(model, d, err);
     if (status == PM_OK)
         status = pm_config_int_or(config, "block_ff_dim", 1, MOST, *width, width, err);
     if (status == PM_OK)
@@ -118,7 +120,7 @@ static int lfm2_moe_complete(const pm_model *model, pm_decoder *d, pm_error *err
         return pm_fail(err, PM_ERR_UNSUPPORTED,
                        "%s: family 'lfm2_moe' with num_experts_per_tok = 1 and norm_topk_prob is not supported",
                        model->config->path);
-    return read_tie(model, d, err);
+    return complete(model, d, err);
 }
 
 static const pm_gate_rule lfm2_gate[] = {
