@@ -63,6 +63,9 @@ static const pm_expect layer_table[] = {
     {"mlp.shared_expert.gate_proj", PM_EXPECT_MATRIX, PM_D_SHARED, PM_D_HIDDEN, IN(mlp.shared_gate_proj), PM_SHARED_EXPERT, 0},
     {"mlp.shared_expert.up_proj", PM_EXPECT_MATRIX, PM_D_SHARED, PM_D_HIDDEN, IN(mlp.shared_up_proj), PM_SHARED_EXPERT, 0},
     {"mlp.shared_expert.down_proj", PM_EXPECT_MATRIX, PM_D_HIDDEN, PM_D_SHARED, IN(mlp.shared_down_proj), PM_SHARED_EXPERT, 0},
+    {"mlp.shared_experts.gate_proj", PM_EXPECT_MATRIX, PM_D_SHARED, PM_D_HIDDEN, IN(mlp.shared_gate_proj), PM_SHARED_EXPERTS, 0},
+    {"mlp.shared_experts.up_proj", PM_EXPECT_MATRIX, PM_D_SHARED, PM_D_HIDDEN, IN(mlp.shared_up_proj), PM_SHARED_EXPERTS, 0},
+    {"mlp.shared_experts.down_proj", PM_EXPECT_MATRIX, PM_D_HIDDEN, PM_D_SHARED, IN(mlp.shared_down_proj), PM_SHARED_EXPERTS, 0},
     {"mlp.shared_expert_gate", PM_EXPECT_MATRIX, PM_D_ONE, PM_D_HIDDEN, IN(mlp.shared_expert_gate), PM_SHARED_EXPERT, 0},
 };
 /* clang-format on */
@@ -83,7 +86,7 @@ const pm_stack pm_expert_stacks[] = {
 typedef enum default_rule { REQUIRED, FROM_HEADS, FROM_HIDDEN, WINDOW } default_rule;
 
 typedef struct int_field {
-    const char *field, *also; /* also: another spelling, or NULL */
+    const char *field, *also; /* also: another spelling, or several separated by '|', or NULL */
     size_t out;               /* offset of an int in pm_decoder */
     int max;
     unsigned when; /* kinds that need it; 0: all */
@@ -108,17 +111,23 @@ static const int_field int_fields[] = {
     {"linear_value_head_dim", NULL, DIM(PM_D_VALUE_DIM), 1 << 10, PM_DELTA, REQUIRED},
     {"conv_L_cache", NULL, DIM(PM_D_KERNEL), 64, PM_SHORT_CONV, REQUIRED},
     {"intermediate_size", NULL, DIM(PM_D_MLP), MAX_WIDTH, PM_MLP, REQUIRED},
-    {"num_experts", "num_local_experts", DIM(PM_D_EXPERTS), 1 << 16, PM_MOE, REQUIRED},
+    {"num_experts", "num_local_experts|n_routed_experts", DIM(PM_D_EXPERTS), 1 << 16, PM_MOE, REQUIRED},
     {"num_experts_per_tok", NULL, TOP(route.top_k), 1 << 16, PM_MOE, REQUIRED},
     {"moe_intermediate_size", NULL, DIM(PM_D_MOE), MAX_WIDTH, PM_MOE, REQUIRED},
+    {"n_shared_experts", NULL, TOP(shared_experts), 1 << 10, PM_SHARED_EXPERTS, REQUIRED},
     {"shared_expert_intermediate_size", NULL, DIM(PM_D_SHARED), MAX_WIDTH, PM_SHARED_EXPERT, REQUIRED},
 };
 
 static int read_int(const pm_config *config, const int_field *f, pm_decoder *d, pm_error *err)
 {
     int *out = (int *)((char *)d + f->out);
-    const char *field =
-        f->also && !pm_config_get(config, f->field) && pm_config_get(config, f->also) ? f->also : f->field;
+    char other[64];
+    const char *field = f->field;
+    for (const char *also = f->also; also && !pm_config_get(config, field); also = strchr(also, '|')) {
+        also += *also == '|';
+        snprintf(other, sizeof(other), "%.*s", (int)strcspn(also, "|"), also);
+        field = pm_config_get(config, other) ? other : f->field;
+    }
     int absent = f->absent == FROM_HEADS                                 ? d->heads
                  : f->absent == FROM_HIDDEN && d->spec->derived_head_dim ? d->dims[PM_D_HIDDEN] / d->heads
                  : f->absent == WINDOW                                   ? DEFAULT_WINDOW
@@ -221,6 +230,8 @@ static int read_config(pm_model *model, pm_decoder *d, pm_error *err)
     if (status == PM_OK && (d->kinds & PM_ATTENTION))
         status = pm_rope_read(config, d->dims[PM_D_HEAD], d->spec->partial_rotary > 0 ? d->spec->partial_rotary : 1.0,
                               &model->arena, &d->rope, err);
+    if (status == PM_OK && (d->kinds & PM_LATENT))
+        status = pm_latent_config(model, d, err);
     if (status == PM_OK)
         status = check_config(model, d, err);
     if (status == PM_OK && (d->kinds & PM_MOE))
@@ -238,14 +249,16 @@ static int read_config(pm_model *model, pm_decoder *d, pm_error *err)
     d->dims[PM_D_QKVZ] = d->dims[PM_D_CHANNELS] + d->dims[PM_D_VALUE];
     d->dims[PM_D_BA] = 2 * d->dims[PM_D_VALUE_HEADS];
     d->dims[PM_D_BCX] = 3 * d->dims[PM_D_HIDDEN];
+    if (d->kinds & PM_SHARED_EXPERTS)
+        d->dims[PM_D_SHARED] = d->shared_experts * d->dims[PM_D_MOE];
     model->vocab = d->dims[PM_D_VOCAB];
     return PM_OK;
 }
 
-/* One rows slot per attention layer, two states per delta net, one per short convolution. */
+/* One rows slot per attention layer, one more for an index, two states per delta net, one per short convolution. */
 static int plan_cache(pm_model *model, pm_decoder *d, pm_error *err)
 {
-    pm_rows_spec *rows = pm_arena_alloc(&model->arena, (size_t)model->layers, sizeof(*rows));
+    pm_rows_spec *rows = pm_arena_alloc(&model->arena, 2 * (size_t)model->layers, sizeof(*rows));
     pm_state_spec *states = pm_arena_alloc(&model->arena, 2 * (size_t)model->layers, sizeof(*states));
     if (!rows || !states)
         return pm_fail_memory(err);
@@ -262,6 +275,8 @@ static int plan_cache(pm_model *model, pm_decoder *d, pm_error *err)
             l->states = cache->n_states++;
             states[l->states].count = (int64_t)(d->dims[PM_D_KERNEL] - 1) * d->dims[PM_D_HIDDEN];
         }
+        if (l->kind & PM_LATENT)
+            pm_latent_plan(l, d, cache, rows);
         if (l->kind & PM_DELTA) {
             l->states = cache->n_states;
             cache->n_states += 2;
@@ -296,8 +311,18 @@ static bool same_data(const pm_weight *a, const pm_weight *b)
 static int load_weights(pm_model *model, pm_decoder *d, pm_error *err)
 {
     pm_loader *loader = &model->loader;
-    d->layout = (pm_layout){d->spec->renames, d->spec->stacks, d->dims, d->dims[PM_D_EXPERTS], d->route.top_k};
-    int status = pm_loader_open(loader, &d->layout, err);
+    d->layout = (pm_layout){.renames = d->spec->renames,
+                            .stacks = d->spec->stacks,
+                            .dims = d->dims,
+                            .experts = d->dims[PM_D_EXPERTS],
+                            .top_k = d->route.top_k,
+                            .splits = pm_latent_splits,
+                            .heads = d->heads,
+                            .layers = model->layers};
+    int status =
+        pm_config_int_or(model->config, "num_nextn_predict_layers", 0, 1 << 10, 0, &d->layout.more_layers, err);
+    if (status == PM_OK)
+        status = pm_loader_open(loader, &d->layout, err);
     if (status != PM_OK)
         return status;
     loader->centred = norms_are_centred(model, d);
@@ -305,6 +330,8 @@ static int load_weights(pm_model *model, pm_decoder *d, pm_error *err)
     status = pm_load(loader, top_table, rows, -1, 0, d, err);
     for (int i = 0; status == PM_OK && i < model->layers; i++) {
         status = pm_load(loader, layer_table, PM_COUNT(layer_table), i, d->layers[i].kind, &d->layers[i], err);
+        if (status == PM_OK && (d->layers[i].kind & PM_LATENT))
+            status = pm_load(loader, pm_latent_table, pm_latent_rows, i, d->layers[i].kind, &d->layers[i], err);
         if (model->progress)
             model->progress(model->user, (double)(i + 1) / model->layers);
     }
@@ -331,10 +358,17 @@ static int make_activations(pm_model *model, pm_decoder *d, int step_tokens, pm_
         unsigned when;
     } list[] = {
         {&d->x, PM_D_HIDDEN, 0},
-        {&d->q, PM_D_Q_PROJ, PM_ATTENTION},
+        {&d->q, d->kinds & PM_LATENT ? PM_D_QK : PM_D_Q_PROJ, PM_ATTENTION | PM_LATENT},
         {&d->k, PM_D_KV, PM_ATTENTION},
         {&d->v, PM_D_KV, PM_ATTENTION},
-        {&d->attended, PM_D_QUERY, PM_ATTENTION},
+        {&d->attended, d->kinds & PM_LATENT ? PM_D_V : PM_D_QUERY, PM_ATTENTION | PM_LATENT},
+        {&d->q_latent, PM_D_Q_LORA, PM_Q_LATENT},
+        {&d->kv_row, PM_D_KV_ROW, PM_LATENT},
+        {&d->latents, PM_D_LATENTS, PM_LATENT},
+        {&d->mixed_latents, PM_D_LATENTS, PM_LATENT},
+        {&d->index_q, PM_D_INDEX_Q, PM_INDEXER},
+        {&d->index_k, PM_D_INDEX_HEAD, PM_INDEXER},
+        {&d->index_weights, PM_D_INDEX_HEADS, PM_INDEXER},
         {&d->qkv, d->kinds & PM_DELTA_INTERLEAVED ? PM_D_QKVZ : PM_D_CHANNELS, PM_DELTA},
         {&d->z, PM_D_VALUE, PM_DELTA_SEPARATE},
         {&d->a, PM_D_VALUE_HEADS, PM_DELTA_SEPARATE},
@@ -347,6 +381,8 @@ static int make_activations(pm_model *model, pm_decoder *d, int step_tokens, pm_
     for (size_t i = 0; status == PM_OK && i < PM_COUNT(list); i++)
         if (!list[i].when || (list[i].when & d->kinds))
             status = pm_loader_tensor(&model->loader, step_tokens, d->dims[list[i].width], NULL, list[i].tensor, err);
+    if (status == PM_OK && (d->kinds & PM_INDEXER))
+        status = model->backend->ops->indices_new(model->backend, step_tokens, d->index_topk, &model->chosen, err);
     return status;
 }
 

@@ -27,7 +27,15 @@ enum {
     PM_SHARED_EXPERT = 2048,
     PM_ROUTER_BIAS = 4096, /* experts are chosen with e_score_correction_bias */
     PM_SHORT_CONV = 8192,  /* conv: gated short convolution */
-    PM_CONV_BIAS = 16384
+    PM_CONV_BIAS = 16384,
+    PM_SHARED_EXPERTS = 1 << 20, /* mlp.shared_experts, in one and without a gate */
+    PM_LATENT = 1 << 21,         /* self_attn: multi-head latent attention */
+    PM_Q_LATENT = 1 << 22,       /* with latents of queries: q_a_proj, q_b_proj */
+    PM_Q_WHOLE = 1 << 23,        /* without: q_proj */
+    PM_LATENT_BIAS = 1 << 24,
+    PM_Q_LATENT_BIAS = 1 << 25,
+    PM_SPARSE = 1 << 26, /* attends to the rows that the last indexer chose */
+    PM_INDEXER = 1 << 27 /* its own */
 };
 
 /* Indices into dims, the shapes of all tensors. */
@@ -51,6 +59,21 @@ enum {
     PM_D_EXPERTS,
     PM_D_MOE,
     PM_D_SHARED,
+    /* Latent attention: */
+    PM_D_ZERO,
+    PM_D_Q_LORA,
+    PM_D_KV_LORA,
+    PM_D_KV_ROW, /* kv_lora_rank + qk_rope_head_dim */
+    PM_D_NOPE,
+    PM_D_V_HEAD,
+    PM_D_KV_HEAD, /* of kv_b_proj: nope + v_head */
+    PM_D_PAIRS,   /* qk_rope_head_dim / 2 */
+    PM_D_QK,      /* heads * (nope + rope) */
+    PM_D_V,       /* heads * v_head */
+    PM_D_LATENTS, /* heads * kv_lora */
+    PM_D_INDEX_HEADS,
+    PM_D_INDEX_HEAD,
+    PM_D_INDEX_Q, /* index_n_heads * index_head_dim */
     PM_DIMS
 };
 
@@ -68,14 +91,15 @@ typedef struct pm_decoder pm_decoder;
 typedef struct pm_decoder_spec {
     const pm_rename *renames;
     const pm_stack *stacks;
-    bool gated_attention;  /* q_proj makes a gate beside each query head */
-    bool centred_norms;    /* norms are stored as w - 1, unless the convolution has MLX's layout */
-    bool derived_head_dim; /* without head_dim in the config it is hidden_size / num_attention_heads */
-    bool normalise_top_k;  /* where the config does not say */
-    double partial_rotary; /* the same; 0: all of a head turns */
-    bool tied;             /* the same */
-    const char *norm_eps;  /* another name of rms_norm_eps, or NULL */
-    pm_route route;        /* kind and what the config says nothing of; zeros: softmax */
+    bool gated_attention;   /* q_proj makes a gate beside each query head */
+    bool centred_norms;     /* norms are stored as w - 1, unless the convolution has MLX's layout */
+    bool derived_head_dim;  /* without head_dim in the config it is hidden_size / num_attention_heads */
+    bool normalise_top_k;   /* where the config does not say */
+    double partial_rotary;  /* the same; 0: all of a head turns */
+    bool tied;              /* the same */
+    bool interleaved_index; /* the same: indexer_rope_interleave */
+    const char *norm_eps;   /* another name of rms_norm_eps, or NULL */
+    pm_route route;         /* kind and what the config says nothing of; zeros: softmax */
     /* The kind of layer i. */
     int (*kind)(const pm_model *model, int i, unsigned *kind, pm_error *err);
     /* NULL, or completes what has been read of the config by rules of the family's own. */
@@ -103,16 +127,25 @@ bool pm_decoder_window(const pm_config *config);
         "rope_parameters.partial_rotary_factor", NULL                                                                  \
     }
 
-/* ---- private to decoder.c and decoder_step.c ---- */
+/* ---- private to decoder*.c ---- */
 
 typedef struct pm_decoder_layer {
     unsigned kind;
-    int rows;   /* cache slot of attention */
+    int rows;   /* cache slot of attention; of an indexer's keys the next one */
     int states; /* cache slots of a delta net: convolution, delta; of a short convolution */
     pm_tensor *input_layernorm, *post_attention_layernorm;
     struct {
         pm_weight q_proj, k_proj, v_proj, o_proj;
         pm_tensor *q_norm, *k_norm;
+        struct {
+            pm_weight q_a_proj, q_b_proj, kv_a_proj_with_mqa; /* q_b_proj: or q_proj */
+            pm_tensor *q_a_layernorm, *kv_a_layernorm;
+            pm_head_weights embed_q, unembed_out;
+            struct {
+                pm_weight wq_b, wk, weights_proj;
+                pm_tensor *k_norm, *k_norm_bias;
+            } indexer;
+        } latent;
     } self_attn;
     struct {
         pm_weight in_proj_qkv, in_proj_z, in_proj_a, in_proj_b, out_proj; /* interleaved: qkvz in qkv, ba in b */
@@ -133,11 +166,13 @@ struct pm_decoder {
     const pm_decoder_spec *spec;
     int dims[PM_DIMS];
     int heads, kv_heads, key_heads, key_dim, window;
+    int rope_dim, index_topk, shared_experts;
     pm_route route; /* all but the bias */
     unsigned kinds; /* of all layers together */
     bool tied;
     float eps;
-    pm_rope rope;
+    float score_scale; /* of latent attention */
+    pm_rope rope, index_rope;
     pm_weight embed_tokens, lm_head;
     pm_tensor *norm;
     pm_decoder_layer *layers;
@@ -145,6 +180,16 @@ struct pm_decoder {
     /* Activations, [step_tokens, ...]: the residual stream; a layer's projections; what a mixer hands to its output
      * projection. */
     pm_tensor *x, *q, *k, *v, *attended, *qkv, *z, *a, *b, *mixed, *bcx, *convolved;
+    pm_tensor *q_latent, *kv_row, *latents, *mixed_latents, *index_q, *index_k, *index_weights;
 };
+
+/* Latent attention, decoder_latent.c: its tensors, config fields (after the kinds of layers are known), cache slots of
+ * a layer, and step. */
+extern const pm_expect pm_latent_table[];
+extern const size_t pm_latent_rows;
+extern const pm_split pm_latent_splits[];
+int pm_latent_config(pm_model *model, pm_decoder *d, pm_error *err);
+void pm_latent_plan(pm_decoder_layer *l, const pm_decoder *d, pm_cache_spec *cache, pm_rows_spec *rows);
+int pm_latent_step(pm_model *model, const pm_batch *batch, const pm_decoder_layer *l, pm_error *err);
 
 #endif

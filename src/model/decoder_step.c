@@ -115,7 +115,7 @@ static int short_conv(pm_model *model, const pm_batch *batch, const pm_decoder_l
 static int feed_forward(pm_model *model, const pm_batch *batch, const pm_decoder_layer *l, pm_error *err)
 {
     pm_decoder *d = model->impl;
-    bool routed = l->kind & PM_MOE, shared = l->kind & (PM_SHARED_EXPERT | PM_MLP);
+    bool routed = l->kind & PM_MOE, shared = l->kind & (PM_SHARED_EXPERT | PM_SHARED_EXPERTS | PM_MLP);
     pm_moe_args args = {
         .x = d->x,
         .residual = d->x,
@@ -144,6 +144,7 @@ int pm_decoder_step(pm_model *model, const pm_batch *batch, float *logits, pm_er
     for (int i = 0; status == PM_OK && i < model->layers; i++) {
         const pm_decoder_layer *l = &d->layers[i];
         status = l->kind & PM_ATTENTION ? attention(model, batch, l, err)
+                 : l->kind & PM_LATENT  ? pm_latent_step(model, batch, l, err)
                  : l->kind & PM_DELTA   ? delta_net(model, batch, l, err)
                                         : short_conv(model, batch, l, err);
         if (status == PM_OK)

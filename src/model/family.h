@@ -33,6 +33,7 @@ struct pm_model {
     int vocab, context, layers;
     bool own_head; /* tied, but the file's lm_head is another matrix and is used */
     pm_cache_spec cache;
+    pm_indices *chosen; /* of a model with a sparse index, or NULL */
     void (*progress)(void *user, double fraction);
     void *user;
     void *impl; /* the family's own, in the arena */
@@ -45,7 +46,12 @@ const pm_family *pm_family_find(const pm_config *config, const char **model_type
  * inv_freq is in the arena. */
 int pm_rope_read(const pm_config *config, int dims, double partial, pm_arena *arena, pm_rope *out, pm_error *err);
 
-extern const pm_family pm_lfm2, pm_lfm2_moe, pm_llama, pm_mistral, pm_qwen2, pm_qwen3, pm_qwen3_moe, pm_qwen3_next,
-    pm_qwen3_5, pm_qwen3_5_moe;
+/* YaRN's mscale and mscale_all_dim as DeepSeek's own code reads them: *of_rope is what sine and cosine are multiplied
+ * by (unchanged when the config has an attention_factor), *of_scores the softmax's scale; both unchanged without YaRN.
+ */
+int pm_rope_mscale(const pm_config *config, float *of_rope, float *of_scores, pm_error *err);
+
+extern const pm_family pm_deepseek_v3, pm_deepseek_v32, pm_glm_moe_dsa, pm_lfm2, pm_lfm2_moe, pm_llama, pm_mistral,
+    pm_qwen2, pm_qwen3, pm_qwen3_moe, pm_qwen3_next, pm_qwen3_5, pm_qwen3_5_moe;
 
 #endif

@@ -51,6 +51,8 @@ void pm_model_close(pm_model *model)
     for (size_t i = 0; i < model->loader.n_tensors; i++)
         model->backend->ops->tensor_free(model->backend, model->loader.tensors[i]);
     free(model->loader.tensors);
+    if (model->chosen)
+        model->backend->ops->indices_free(model->backend, model->chosen);
     pm_arena_free(&model->arena);
     free(model);
 }

@@ -209,3 +209,24 @@ int pm_rope_read(const pm_config *config, int dims, double partial, pm_arena *ar
     return pm_fail(err, PM_ERR_UNSUPPORTED,
                    "%s: rope_type = %s is not supported; supported: default, linear, llama3, yarn", config->path, type);
 }
+
+int pm_rope_mscale(const pm_config *config, float *of_rope, float *of_scores, pm_error *err)
+{
+    double factor = 1, mscale = 1, mscale_all = 0, attention = 0;
+    if (strcmp(read_type(config), "yarn") != 0)
+        return PM_OK;
+    int status = read_number(config, "factor", true, 0.0, &factor, err);
+    if (status == PM_OK)
+        status = read_number(config, "mscale", false, -1.0, &mscale, err);
+    if (status == PM_OK)
+        status = read_number(config, "mscale_all_dim", false, -1.0, &mscale_all, err);
+    if (status == PM_OK)
+        status = read_number(config, "attention_factor", false, 0.0, &attention, err);
+    if (status != PM_OK)
+        return status;
+    double all = yarn_mscale(factor, mscale_all);
+    if (attention == 0)
+        *of_rope = (float)(yarn_mscale(factor, mscale) / all);
+    *of_scores = (float)(all * all);
+    return PM_OK;
+}

@@ -44,6 +44,16 @@ static bool respell(const char *from, const char *to, const char *name, char out
     return n < NAME_MAX_LEN && snprintf(out + n, NAME_MAX_LEN - n, "%s", name) < (int)(NAME_MAX_LEN - n);
 }
 
+/* True for a tensor of a layer beyond the model's own, of which the layout allows some. */
+static bool is_beyond(const pm_layout *layout, const char *name)
+{
+    static const char prefix[] = "model.layers.";
+    if (strncmp(name, prefix, strlen(prefix)) != 0 || name[strlen(prefix)] < '0' || name[strlen(prefix)] > '9')
+        return false;
+    long layer = strtol(name + strlen(prefix), NULL, 10);
+    return layer >= layout->layers && layer - layout->layers < layout->more_layers;
+}
+
 /* The canonical name of a stored one; *dropped when a rule says so. NULL: out of memory. */
 static char *canonical(pm_loader *loader, const char *stored, bool *dropped)
 {
@@ -51,8 +61,8 @@ static char *canonical(pm_loader *loader, const char *stored, bool *dropped)
     const pm_rename *r = loader->layout->renames;
     while (r->from && !respell(r->from, r->to ? r->to : "", stored, name))
         r++;
-    *dropped = r->from && !r->to;
     const char *chosen = r->from ? name : stored;
+    *dropped = (r->from && !r->to) || is_beyond(loader->layout, chosen);
     return pm_arena_strdup(loader->arena, chosen, strlen(chosen));
 }
 
@@ -397,9 +407,9 @@ static int check_matrix(const pm_loader *loader, const matrix *m, int experts, i
     return status;
 }
 
-/* Rows part * out .. of expert `expert` (0 for a plain matrix) of the parts as a weight, ready to run; a stack has
- * parts * out rows per expert. */
-static int make_weight(pm_loader *loader, const matrix *m, int expert, int part, int parts, int out, pm_weight *w,
+/* Rows first .. first + out of matrix `index` of a stack (0 for a plain matrix) of the parts as a weight, ready to run;
+ * each matrix of the stack has `rows` rows. */
+static int make_weight(pm_loader *loader, const matrix *m, int index, int rows, int first, int out, pm_weight *w,
                        pm_error *err)
 {
     pm_error inner;
@@ -407,13 +417,11 @@ static int make_weight(pm_loader *loader, const matrix *m, int expert, int part,
     *w = m->like;
     w->bias = bias;
     w->out = out;
-    int64_t row = ((int64_t)expert * parts + part) * out;
+    int64_t row = (int64_t)index * rows + first;
     w->data = (const char *)m->weight->data + (size_t)row * pm_weight_row_bytes(w);
     if (w->format == PM_FORMAT_FP8) {
-        if (part && out % w->block[0])
-            return fail_tensor(loader, m->weight, err,
-                               "is fused at a row inside a block of scales, which is not supported");
-        row = expert * blocks((int64_t)parts * out, w->block[0]) + (int64_t)part * out / w->block[0];
+        w->block_first = first % w->block[0];
+        row = index * blocks(rows, w->block[0]) + first / w->block[0];
     }
     if (m->scales)
         w->scales = (const char *)m->scales->data + (size_t)row * pm_weight_scale_bytes(w);
@@ -421,7 +429,7 @@ static int make_weight(pm_loader *loader, const matrix *m, int expert, int part,
         w->biases = (const char *)m->biases->data + (size_t)row * pm_weight_scale_bytes(w);
     if (m->globals)
         w->global =
-            read_float(m->globals, (size_t)expert) / 2688.0f; /* MLX: times the largest e4m3 and the largest e2m1 */
+            read_float(m->globals, (size_t)index) / 2688.0f; /* MLX: times the largest e4m3 and the largest e2m1 */
     int status = loader->backend->ops->weight_prepare(loader->backend, w, &inner);
     if (status != PM_OK)
         return pm_fail(err, status, "%s: tensor %s: %s", pm_checkpoint_file(loader->checkpoint, m->weight),
@@ -444,7 +452,7 @@ static int load_matrix(pm_loader *loader, const char *module, int rows, int cols
     if (status == PM_OK)
         status = check_matrix(loader, &m, 0, rows, err);
     if (status == PM_OK)
-        status = make_weight(loader, &m, 0, 0, 1, rows, out, err);
+        status = make_weight(loader, &m, 0, rows, 0, rows, out, err);
     if (status == PM_OK)
         count_matrix(loader, out, 1, 1);
     return status;
@@ -483,7 +491,7 @@ static int load_experts(pm_loader *loader, const char *module, int rows, int col
         if (status == PM_OK)
             status = check_matrix(loader, &m, n, rows * stack->parts, err);
         for (int e = 0; status == PM_OK && e < n; e++)
-            status = make_weight(loader, &m, e, stack->part, stack->parts, rows, &w[e], err);
+            status = make_weight(loader, &m, e, rows * stack->parts, rows * stack->part, rows, &w[e], err);
     } else {
         const char *last = strrchr(module, '.');
         for (int e = 0; status == PM_OK && e < n; e++) {
@@ -492,12 +500,44 @@ static int load_experts(pm_loader *loader, const char *module, int rows, int col
             if (status == PM_OK)
                 status = check_matrix(loader, &m, 0, rows, err);
             if (status == PM_OK)
-                status = make_weight(loader, &m, 0, 0, 1, rows, &w[e], err);
+                status = make_weight(loader, &m, 0, rows, 0, rows, &w[e], err);
         }
     }
     if (status == PM_OK) {
         count_matrix(loader, &w[0], n, loader->layout->top_k);
         *out = w;
+    }
+    return status;
+}
+
+/* The matrices of all heads: a stack, or rows of one matrix of another module. */
+static int load_heads(pm_loader *loader, const char *module, int rows, int cols, pm_head_weights *out, pm_error *err)
+{
+    const pm_layout *layout = loader->layout;
+    const pm_split *split = has_module(loader, module) ? NULL : layout->splits;
+    char stored[NAME_MAX_LEN];
+    matrix m;
+    pm_weight *w = pm_arena_alloc(loader->arena, (size_t)layout->heads, sizeof(*w));
+    if (!w)
+        return pm_fail_memory(err);
+    while (split && split->name && !replace_tail(module, split->name, split->stored, stored))
+        split++;
+    bool parts = split && split->name && has_module(loader, stored), transposed = parts && split->transposed;
+    int first = parts ? layout->dims[split->first] : 0, each = parts ? layout->dims[split->of] : rows;
+    if (transposed) {
+        int kept = rows;
+        rows = cols;
+        cols = kept;
+    }
+    int status = take_matrix(loader, parts ? stored : module, cols, &m, err);
+    if (status == PM_OK)
+        status = check_matrix(loader, &m, parts ? 0 : layout->heads, parts ? layout->heads * each : rows, err);
+    for (int h = 0; status == PM_OK && h < layout->heads; h++)
+        status = parts ? make_weight(loader, &m, 0, layout->heads * each, h * each + first, rows, &w[h], err)
+                       : make_weight(loader, &m, h, rows, 0, rows, &w[h], err);
+    if (status == PM_OK) {
+        count_matrix(loader, &w[0], layout->heads, layout->heads);
+        *out = (pm_head_weights){w, transposed};
     }
     return status;
 }
@@ -509,6 +549,12 @@ static int plan_one(const pm_loader *loader, const pm_expect *e, const char *mod
 {
     char stored[NAME_MAX_LEN];
     pm_planned planned = {module, e->kind, 0, loader->layout->dims[e->rows], loader->layout->dims[e->cols]};
+    if (e->kind == PM_EXPECT_IGNORED)
+        return PM_OK;
+    if (e->kind == PM_EXPECT_HEADS) {
+        planned.kind = PM_EXPECT_EXPERTS;
+        planned.experts = loader->layout->heads;
+    }
     if (e->kind == PM_EXPECT_EXPERTS) {
         planned.experts = loader->layout->experts;
         for (const pm_stack *stack = loader->layout->stacks; stack->name; stack++)
@@ -529,6 +575,8 @@ static int load_one(pm_loader *loader, const pm_expect *e, const char *module, v
     switch (e->kind) {
     case PM_EXPECT_MATRIX: return load_matrix(loader, module, rows, cols, field, err);
     case PM_EXPECT_EXPERTS: return load_experts(loader, module, rows, cols, field, err);
+    case PM_EXPECT_HEADS: return load_heads(loader, module, rows, cols, field, err);
+    case PM_EXPECT_IGNORED:
     case PM_EXPECT_BIAS:
     case PM_EXPECT_VECTOR:
     case PM_EXPECT_CONV: break;
@@ -536,6 +584,9 @@ static int load_one(pm_loader *loader, const pm_expect *e, const char *module, v
     t = take(loader, module, "");
     if (!t)
         return fail_absent(loader, module, err);
+    if (e->kind == PM_EXPECT_IGNORED)
+        return is_float(t->dtype) ? check_shape(loader, t, 1, (int64_t[]){cols}, err)
+                                  : fail_tensor(loader, t, err, "is not of a float dtype");
     if (e->kind == PM_EXPECT_BIAS)
         return load_bias(loader, t, cols, field, err);
     if (e->kind == PM_EXPECT_VECTOR)

@@ -19,8 +19,10 @@ typedef struct pm_rename {
 typedef enum pm_expect_kind {
     PM_EXPECT_MATRIX,  /* [rows, cols], any format              -> pm_weight */
     PM_EXPECT_EXPERTS, /* `experts` matrices [rows, cols]       -> pm_weight *, in whichever layout the file has */
+    PM_EXPECT_HEADS,   /* `heads` matrices [rows, cols]         -> pm_head_weights, in whichever layout the file has */
     PM_EXPECT_BIAS,    /* [cols] float                          -> const float * in host memory */
     PM_EXPECT_VECTOR,  /* [cols] float                          -> pm_tensor * [1, cols] */
+    PM_EXPECT_IGNORED, /* [cols] float, not used                -> nothing */
     PM_EXPECT_CONV     /* depthwise [rows, 1, cols] as PyTorch stores it, or [rows, cols, 1] as MLX does -> pm_tensor *
                           [rows, cols] */
 } pm_expect_kind;
@@ -38,6 +40,20 @@ typedef struct pm_stack {
     int part, parts;           /* rows part * rows .. of a stack with parts * rows rows */
 } pm_stack;
 
+/* Matrices of heads, each of which is [cols, rows] instead when they are transposed. */
+typedef struct pm_head_weights {
+    pm_weight *w;
+    bool transposed;
+} pm_head_weights;
+
+/* Where those of the module "self_attn.embed_q" may come from when a file has no stack of that name: in the matrix of
+ * another module every head has dims[of] rows, and its own begin at dims[first] of these. */
+typedef struct pm_split {
+    const char *name, *stored; /* last parts of the module */
+    int first, of;
+    bool transposed;
+} pm_split;
+
 typedef struct pm_expect {
     const char *name; /* after "model.layers.N." for tables of layers, whole otherwise */
     pm_expect_kind kind;
@@ -52,8 +68,12 @@ typedef struct pm_layout {
     const pm_rename *renames; /* ended by {NULL, NULL} */
     const pm_stack *stacks;   /* ended by {NULL} */
     const int *dims;
-    int experts; /* per stack */
-    int top_k;   /* of them, for one token */
+    int experts;             /* per stack */
+    int top_k;               /* of them, for one token */
+    const pm_split *splits;  /* ended by {NULL}, or NULL */
+    int heads;               /* matrices of PM_EXPECT_HEADS */
+    int layers, more_layers; /* tensors of model.layers.N with layers <= N < layers + more_layers are dropped: layers
+                                that predict further tokens */
 } pm_layout;
 
 /* A tensor that a family expects, for whoever writes checkpoints: shape [experts, rows, cols] for a stack. */

@@ -1,0 +1,204 @@
+/* DeepSeek-V3 and what descends from it, on the decoder skeleton: latent attention, experts chosen by sigmoid scores
+ * with a selection bias in groups, shared experts; V3.2 with a sparse index in every layer; GLM-5 with one in some
+ * layers, whose choice the layers after it share.
+ *
+ * References: transformers, models/deepseek_v3, deepseek_v32, glm_moe_dsa; mlx-lm, models/deepseek_v3.py,
+ * deepseek_v32.py. */
+#include "model/decoder.h"
+
+#include <math.h>
+#include <string.h>
+
+static const pm_rename renames[] = {{NULL, NULL}};
+
+/* ---- kinds of layers ---- */
+
+/* The entry of layer i in a list of names; NULL without the list. */
+static int list_entry(const pm_model *model, const char *field, int i, const char **out, pm_error *err)
+{
+    const json_t *list = pm_config_get(model->config, field);
+    *out = NULL;
+    if (!list)
+        return PM_OK;
+    if (!json_is_array(list) || json_array_size(list) != (size_t)model->layers)
+        return pm_fail(err, PM_ERR_FORMAT, "%s: %s has %zu entries, but num_hidden_layers is %d", model->config->path,
+                       field, json_array_size(list), model->layers);
+    *out = json_string_value(json_array_get(list, (size_t)i));
+    return *out ? PM_OK
+                : pm_fail(err, PM_ERR_FORMAT, "%s: entry %d of %s is not a string", model->config->path, i, field);
+}
+
+/* mlp_layer_types says which layers have experts; without it all from first_k_dense_replace on, or of these every
+ * moe_layer_freq-th. */
+static int feed_forward(const pm_model *model, int i, unsigned *kind, pm_error *err)
+{
+    const pm_config *config = model->config;
+    const char *type;
+    int dense, every;
+    int status = list_entry(model, "mlp_layer_types", i, &type, err);
+    if (status == PM_OK)
+        status = pm_config_int_or(config, "first_k_dense_replace", 0, 1 << 16, 0, &dense, err);
+    if (status == PM_OK)
+        status = pm_config_int_or(config, "moe_layer_freq", 1, 1 << 16, 1, &every, err);
+    if (status != PM_OK)
+        return status;
+    bool sparse = type ? strcmp(type, "sparse") == 0 : i >= dense && i % every == 0;
+    if (!sparse)
+        *kind |= PM_MLP;
+    else
+        *kind |= PM_MOE | PM_ROUTER_BIAS | (pm_config_get(config, "n_shared_experts") ? PM_SHARED_EXPERTS : 0);
+    return PM_OK;
+}
+
+static int v3_kind(const pm_model *model, int i, unsigned *kind, pm_error *err)
+{
+    bool biases, latent = pm_config_get(model->config, "q_lora_rank");
+    int status = pm_config_bool_or(model->config, "attention_bias", false, &biases, err);
+    if (status != PM_OK)
+        return status;
+    *kind = PM_LATENT | (latent ? PM_Q_LATENT : PM_Q_WHOLE);
+    if (biases)
+        *kind |= PM_LATENT_BIAS | (latent ? PM_Q_LATENT_BIAS : 0);
+    return feed_forward(model, i, kind, err);
+}
+
+/* The index works on the latents of queries, so these are required. */
+static int v32_kind(const pm_model *model, int i, unsigned *kind, pm_error *err)
+{
+    if (!pm_config_get(model->config, "q_lora_rank"))
+        return pm_fail(err, PM_ERR_FORMAT, "%s lacks the field q_lora_rank", model->config->path);
+    int status = v3_kind(model, i, kind, err);
+    *kind |= PM_SPARSE | PM_INDEXER;
+    return status;
+}
+
+/* Whether layer i has an index of its own: indexer_types says it, or index_topk_pattern ("FSS": full, shared, shared,
+ * or a list like the former), or all up to index_skip_topk_offset and then every index_topk_freq-th have. */
+static int has_indexer(const pm_model *model, int i, bool *has, pm_error *err)
+{
+    const pm_config *config = model->config;
+    const json_t *pattern = pm_config_get(config, "index_topk_pattern");
+    const char *type;
+    int freq, offset;
+    int status = list_entry(model, "indexer_types", i, &type, err);
+    if (status == PM_OK && !type && json_is_string(pattern)) {
+        const char *letters = json_string_value(pattern);
+        if (strlen(letters) != (size_t)model->layers || strspn(letters, "FS") != strlen(letters))
+            return pm_fail(err, PM_ERR_FORMAT, "%s: index_topk_pattern is not one F or S for each of the %d layers",
+                           config->path, model->layers);
+        type = letters[i] == 'F' ? "full" : "shared";
+    } else if (status == PM_OK && !type) {
+        status = list_entry(model, "index_topk_pattern", i, &type, err);
+    }
+    if (status == PM_OK)
+        status = pm_config_int_or(config, "index_topk_freq", 0, 1 << 16, 1, &freq, err);
+    if (status == PM_OK)
+        status = pm_config_int_or(config, "index_skip_topk_offset", -(1 << 16), 1 << 16, 2, &offset, err);
+    if (status != PM_OK)
+        return status;
+    int after = i - offset + 1 > 0 ? i - offset + 1 : 0;
+    *has = type ? strcmp(type, "full") == 0 : after % (freq > 1 ? freq : 1) == 0;
+    if (type && !*has && strcmp(type, "shared") != 0)
+        return pm_fail(err, PM_ERR_UNSUPPORTED, "%s: an indexer of type '%s' is not supported; supported: full, shared",
+                       config->path, type);
+    if (i == 0 && !*has)
+        return pm_fail(err, PM_ERR_FORMAT, "%s: the first layer shares an index, but there is none before it",
+                       config->path);
+    return PM_OK;
+}
+
+static int glm_kind(const pm_model *model, int i, unsigned *kind, pm_error *err)
+{
+    bool has = false;
+    int status = v32_kind(model, i, kind, err);
+    if (status == PM_OK)
+        status = has_indexer(model, i, &has, err);
+    if (!has)
+        *kind &= ~(unsigned)PM_INDEXER;
+    return status;
+}
+
+/* ---- gates ---- */
+
+#define COMMON_RULES                                                                                                   \
+    {"rope_parameters.rope_type", "default|yarn"}, {"rope_parameters.type", "default|yarn"},                           \
+        {"rope_scaling.rope_type", "default|yarn"}, {"rope_scaling.type", "default|yarn"},                             \
+        {"attention_bias", "false|true"}, {"q_lora_rank", NULL}, {"kv_lora_rank", NULL}, {"n_group", NULL},            \
+        {"topk_group", NULL}, {"scoring_func", "sigmoid"}, {"topk_method", "noaux_tc"},                                \
+        {"routed_scaling_factor", NULL}, {"first_k_dense_replace", NULL}, {"moe_layer_freq", NULL},                    \
+    {                                                                                                                  \
+        "mlp_layer_types", "[dense|sparse"                                                                             \
+    }
+
+static const pm_gate_rule v3_gate[] = {
+    COMMON_RULES,
+    {"rope_interleave", "true|false"},
+    {NULL, NULL},
+};
+
+/* In these the references always turn neighbouring elements of queries and keys. */
+static const pm_gate_rule v32_gate[] = {
+    COMMON_RULES,
+    {"rope_interleave", "true"},
+    {"indexer_rope_interleave", "true|false"},
+    {"index_topk", NULL},
+    {"layer_types", "[indexed_attention"},
+    {"indexer_types", "[full"},
+    {"index_topk_freq", "1"},
+    {"index_topk_pattern", ""},
+    {NULL, NULL},
+};
+
+static const pm_gate_rule glm_gate[] = {
+    COMMON_RULES,         {"rope_interleave", "true"},           {"indexer_rope_interleave", "true|false"},
+    {"index_topk", NULL}, {"layer_types", "[indexed_attention"}, {NULL, NULL},
+};
+
+/* ---- families ---- */
+
+/* Of a group's experts the two best count, as in DeepSeek's own code; masked groups are out of the question. */
+#define ROUTE                                                                                                          \
+    {                                                                                                                  \
+        .kind = PM_ROUTE_SIGMOID, .epsilon = 1e-20f, .group_best = 2, .masked = -INFINITY                              \
+    }
+
+static const pm_decoder_spec v3_spec = {
+    .renames = renames, .stacks = pm_expert_stacks, .kind = v3_kind, .normalise_top_k = true, .route = ROUTE};
+static const pm_decoder_spec v32_spec = {
+    .renames = renames, .stacks = pm_expert_stacks, .kind = v32_kind, .normalise_top_k = true, .route = ROUTE};
+static const pm_decoder_spec glm_spec = {.renames = renames,
+                                         .stacks = pm_expert_stacks,
+                                         .kind = glm_kind,
+                                         .normalise_top_k = true,
+                                         .interleaved_index = true,
+                                         .route = ROUTE};
+
+const pm_family pm_deepseek_v3 = {
+    .name = "deepseek_v3",
+    .model_types = "deepseek_v3 kimi_k2 joyai_llm_flash",
+    .checkpoints = "DeepSeek-V3.1, DeepSeek-R1, Kimi-K2-Instruct, JoyAI-LLM-Flash",
+    .gate = v3_gate,
+    .spec = &v3_spec,
+    .load = pm_decoder_load,
+    .step = pm_decoder_step,
+};
+
+const pm_family pm_deepseek_v32 = {
+    .name = "deepseek_v32",
+    .model_types = "deepseek_v32 deepseek_v3_2",
+    .checkpoints = "DeepSeek-V3.2-Exp, DeepSeek-V3.2",
+    .gate = v32_gate,
+    .spec = &v32_spec,
+    .load = pm_decoder_load,
+    .step = pm_decoder_step,
+};
+
+const pm_family pm_glm_moe_dsa = {
+    .name = "glm_moe_dsa",
+    .model_types = "glm_moe_dsa",
+    .checkpoints = "GLM-5, GLM-5.2",
+    .gate = glm_gate,
+    .spec = &glm_spec,
+    .load = pm_decoder_load,
+    .step = pm_decoder_step,
+};
