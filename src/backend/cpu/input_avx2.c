@@ -102,7 +102,7 @@ void pm_quantise_avx2(const float *x, int n, int group, pm_layout layout, const 
             for (; k + 64 <= count; k += 64)
                 planes4(natural + k, q + first + k);
         for (; layout != PM_LAYOUT_NATURAL && k < count; k++) /* half a block */
-            q[pm_place(layout, first + k, n)] = natural[k];
+            q[pm_place(layout, first + k)] = natural[k];
     }
 }
 

@@ -16,16 +16,25 @@ static __m512i every_other(__m512i a, __m512i b, int odd)
     return _mm512_permutex2var_epi8(a, places, b);
 }
 
-/* n bytes in natural order to planes, in place. */
+/* The even or (odd: 1) odd pieces of 16 bytes of both. */
+static __m512i every_other_16(__m512i a, __m512i b, int odd)
+{
+    return odd ? _mm512_shuffle_i32x4(a, b, 0xdd) : _mm512_shuffle_i32x4(a, b, 0x88);
+}
+
+/* The bytes of a row in natural order, whole blocks of them, to planes, in place. */
 static void to_planes(int8_t *bytes, int n, pm_layout layout)
 {
-    const int planes = layout == PM_LAYOUT_BYTES2 ? 2 : 4, block = 64 * planes;
-    int k = 0;
-    for (; k + block <= n; k += block) {
-        int8_t *p = bytes + k;
+    const int block = layout == PM_LAYOUT_BYTES4 ? 256 : 128;
+    for (int8_t *p = bytes; p < bytes + n; p += block) {
         __m512i a = _mm512_loadu_si512(p), b = _mm512_loadu_si512(p + 64);
+        if (layout == PM_LAYOUT_BYTES16) {
+            _mm512_storeu_si512(p, every_other_16(a, b, 0));
+            _mm512_storeu_si512(p + 64, every_other_16(a, b, 1));
+            continue;
+        }
         __m512i even = every_other(a, b, 0), odd = every_other(a, b, 1);
-        if (planes == 2) {
+        if (layout == PM_LAYOUT_BYTES2) {
             _mm512_storeu_si512(p, even);
             _mm512_storeu_si512(p + 64, odd);
             continue;
@@ -37,15 +46,14 @@ static void to_planes(int8_t *bytes, int n, pm_layout layout)
         _mm512_storeu_si512(p + 128, every_other(even, even2, 1));
         _mm512_storeu_si512(p + 192, every_other(odd, odd2, 1));
     }
-    int8_t natural[256];
-    memcpy(natural, bytes + k, (size_t)(n - k));
-    for (int i = 0; i < n - k; i++)
-        bytes[k + pm_place(layout, i, n - k)] = natural[i];
 }
 
 void pm_quantise_avx512(const float *x, int n, int group, pm_layout layout, const pm_quantised *to)
 {
-    int8_t *high = (int8_t *)to->q, *low = high + n;
+    const int padded = (int)pm_padded((size_t)n);
+    int8_t *high = (int8_t *)to->q, *low = high + padded;
+    memset(high + n, 0, (size_t)(padded - n));
+    memset(low + n, 0, (size_t)(padded - n));
     const __m512i magnitude = _mm512_set1_epi32(0x7fffffff), half = _mm512_set1_epi32(128);
     for (int first = 0, g = 0; first < n; first += group, g++) {
         __m512i most = _mm512_setzero_si512(), total = most;
@@ -72,10 +80,8 @@ void pm_quantise_avx512(const float *x, int n, int group, pm_layout layout, cons
         to->total[g] = _mm512_reduce_add_epi32(total);
         to->sum[g] = to->scale[g] * (float)to->total[g];
     }
-    if (layout != PM_LAYOUT_BYTES) {
-        to_planes(high, n, layout);
-        to_planes(low, n, layout);
-    }
+    to_planes(high, padded, layout);
+    to_planes(low, padded, layout);
 }
 
 #endif

@@ -33,22 +33,31 @@ static inline int pm_group_index(int group)
     return (group >= 32) + group / 64;
 }
 
-/* In which order a kernel wants the integers of x. In PLANES(p) they are cut into blocks of 16 * p (the last one may be
- * shorter); of a block, element p * j + i is at place j of plane i, as the i-th field of the j-th 16-bit word of packed
- * weights is. */
+/* In which order a kernel wants the integers of x: as they come, or cut into blocks of several planes, each in one
+ * piece (pm_place), so that what a load of packed weights holds meets what a load of x holds. A row is padded to whole
+ * blocks. */
 typedef enum pm_layout {
     PM_LAYOUT_NATURAL,
-    PM_LAYOUT_PLANES2, /* 8-bit weights */
-    PM_LAYOUT_PLANES4, /* 4-bit weights */
-    PM_LAYOUT_BYTES,   /* the high bytes of a row, then its low bytes, both signed */
-    PM_LAYOUT_BYTES2,  /* so, and both in planes, for which blocks have 64 * p: 4-bit weights */
-    PM_LAYOUT_BYTES4,  /* 2-bit weights */
+    PM_LAYOUT_PLANES2, /* 2 planes of 16 integers: element 2 j + i is at place j of plane i. AVX2, 8-bit weights */
+    PM_LAYOUT_PLANES4, /* 4 of 16, likewise. AVX2, 4-bit weights */
+    PM_LAYOUT_BYTES2, /* the high bytes of a row, then its low bytes, both signed and in 2 planes of 64: AVX-512, 4 bits
+                       */
+    PM_LAYOUT_BYTES4, /* so, in 4 planes of 64: 2 bits */
+    PM_LAYOUT_BYTES16, /* so, in 2 planes that take 16 elements each in turn: other widths */
     PM_LAYOUTS
 } pm_layout;
 
+enum { PM_MAX_BLOCK = 256 };
+
+/* Integers in a row of n, padding included. */
+static inline size_t pm_padded(size_t n)
+{
+    return (n + PM_MAX_BLOCK - 1) / PM_MAX_BLOCK * PM_MAX_BLOCK;
+}
+
 /* x, quantised for one width of group and in one layout. */
 typedef struct pm_quantised {
-    int16_t *q;         /* [rows, in] */
+    int16_t *q;         /* [rows, pm_padded(in)]; in layouts of bytes the padding of the last block is zero */
     float *scale, *sum; /* [rows, in / group] */
     int32_t *total;     /* [rows, in / group]: sum of the integers */
 } pm_quantised;
@@ -57,7 +66,7 @@ typedef struct pm_quantised {
 static inline pm_quantised pm_quantised_rows(const pm_quantised *from, size_t row, size_t in, size_t groups)
 {
     size_t g = row * groups;
-    return (pm_quantised){from->q + row * in, from->scale + g, from->sum + g, from->total + g};
+    return (pm_quantised){from->q + row * pm_padded(in), from->scale + g, from->sum + g, from->total + g};
 }
 
 /* What a kernel multiplies with: n columns. Column i is row index[i] (NULL: row i) of x. */
@@ -110,13 +119,15 @@ float pm_read_scale(const void *scales, pm_scale_type type, size_t i);
 float pm_group_scale(const pm_weight *w, size_t i);
 void pm_unpack(const uint8_t *row, int bits, int first, int count, uint8_t *out);
 
-/* The place in a row of n of element k: in pm_quantised.q, or of its high byte. */
-static inline int pm_place(pm_layout layout, int k, int n)
+/* The place in a row of element k: in pm_quantised.q, or of its high byte; the low byte is pm_padded(in) bytes on. */
+static inline int pm_place(pm_layout layout, int k)
 {
-    static const uint8_t planes_of[PM_LAYOUTS] = {1, 2, 4, 1, 2, 4};
-    const int planes = planes_of[layout], most = layout < PM_LAYOUT_BYTES ? 16 : 64;
-    int first = k - k % (most * planes), width = n - first < most * planes ? (n - first) / planes : most;
-    return first + (k - first) % planes * width + (k - first) / planes;
+    static const struct {
+        uint8_t planes, width, run;
+    } of[PM_LAYOUTS] = {{1, 16, 1}, {2, 16, 1}, {4, 16, 1}, {2, 64, 1}, {4, 64, 1}, {2, 64, 16}};
+    const int planes = of[layout].planes, width = of[layout].width, run = of[layout].run;
+    int i = k % (planes * width), plane = i / run % planes;
+    return k - i + plane * width + i / (run * planes) * run + i % run;
 }
 
 extern const pm_matrix_kernels pm_matrix_scalar;

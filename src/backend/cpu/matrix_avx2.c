@@ -49,14 +49,14 @@ INLINE __m256i dot_group(shape s, const uint8_t *w, const int16_t *x)
     return sum;
 }
 
-/* Half a block, the last group of an odd number of small ones: 8 words, planes of 8. */
+/* Half a block, the last group of an odd number of small ones: 8 words. */
 INLINE __m256i dot_half_block(int bits, const uint8_t *w, const int16_t *x)
 {
     __m256i words = _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)w));
     __m128i sum = _mm_setzero_si128();
     for (int i = 0; i < 16 / bits; i++)
         sum = _mm_add_epi32(sum, _mm_madd_epi16(_mm256_castsi256_si128(field(words, bits, i)),
-                                                _mm_loadu_si128((const __m128i *)(x + 8 * i))));
+                                                _mm_loadu_si128((const __m128i *)(x + 16 * i))));
     return _mm256_inserti128_si256(_mm256_setzero_si256(), sum, 0);
 }
 
@@ -166,9 +166,9 @@ INLINE __m256i pair(const int16_t *x)
     return _mm256_set1_epi32(v);
 }
 
-/* Adds 16 bytes of each of 8 * v rows times n columns. The bytes are words [word, word + 8) of a block of `width`. */
-INLINE void add_chunk(int bits, const uint8_t *w, size_t stride, const int16_t *const *x, size_t block, int word,
-                      int width, int v, int n, __m256i isum[][COLUMNS])
+/* Adds 16 bytes of each of 8 * v rows times n columns. The bytes are words [word, word + 8) of a block. */
+INLINE void add_chunk(int bits, const uint8_t *w, size_t stride, const int16_t *const *x, size_t block, int word, int v,
+                      int n, __m256i isum[][COLUMNS])
 {
     __m256i dwords[2][4];
     for (int i = 0; i < v; i++)
@@ -179,7 +179,7 @@ INLINE void add_chunk(int bits, const uint8_t *w, size_t stride, const int16_t *
             for (int i = 0; i < v; i++)
                 weights[i] = field(dwords[i][d], bits, p);
             for (int c = 0; c < n; c++) {
-                __m256i two = pair(x[c] + block + (word + width * p + 2 * d));
+                __m256i two = pair(x[c] + block + (word + 16 * p + 2 * d));
                 for (int i = 0; i < v; i++) {
                     isum[i][c] = _mm256_add_epi32(isum[i][c], _mm256_madd_epi16(weights[i], two));
                     /* Otherwise compilers add the products in trees, for which there are not registers enough. */
@@ -189,11 +189,10 @@ INLINE void add_chunk(int bits, const uint8_t *w, size_t stride, const int16_t *
         }
 }
 
-/* What a tile multiplies: the place of the first row's weights, bytes from row to row, the columns, the number of
- * groups of a row. */
+/* What a tile multiplies: the place of the first row's weights, bytes from row to row, the columns. */
 typedef struct tile_input {
     const uint8_t *data;
-    size_t stride, groups;
+    size_t stride;
     const int16_t *x[COLUMNS];
 } tile_input;
 
@@ -219,13 +218,11 @@ INLINE void group_sums(shape s, const tile_input *in, size_t g, size_t left, int
                 isum[i][c] = _mm256_setzero_si256();
         if (s.group >= block) {
             for (int k = 0; k < s.group; k += block) {
-                add_chunk(s.bits, p + k * s.bits / 8, stride, x, first + (size_t)k, 0, 16, v, n, isum);
-                add_chunk(s.bits, p + k * s.bits / 8 + 16, stride, x, first + (size_t)k, 8, 16, v, n, isum);
+                add_chunk(s.bits, p + k * s.bits / 8, stride, x, first + (size_t)k, 0, v, n, isum);
+                add_chunk(s.bits, p + k * s.bits / 8 + 16, stride, x, first + (size_t)k, 8, v, n, isum);
             }
-        } else if (g % 2 == 0 && g + 1 == in->groups) {
-            add_chunk(s.bits, p, stride, x, first, 0, 8, v, n, isum);
         } else {
-            add_chunk(s.bits, p, stride, x, first - g % 2 * (size_t)(s.group - 8), 0, 16, v, n, isum);
+            add_chunk(s.bits, p, stride, x, first - g % 2 * (size_t)(s.group - 8), 0, v, n, isum);
         }
         for (int i = 0; i < v; i++)
             for (int c = 0; c < n; c++)
@@ -240,14 +237,15 @@ INLINE void tile(const pm_weight *w, group_sums_fn *sums, size_t row, int v, con
                  const pm_results *results)
 {
     size_t in = (size_t)w->in, groups = in / (size_t)w->group, stride = in * (size_t)w->bits / 8;
-    tile_input input = {.data = (const uint8_t *)w->data + row * stride, .stride = stride, .groups = groups};
+    tile_input input = {.data = (const uint8_t *)w->data + row * stride, .stride = stride};
     const float *x_scale[COLUMNS], *x_sum[COLUMNS];
     __m256 acc[4][2][COLUMNS];
     for (int c = 0; c < n; c++) {
         size_t i = (size_t)(columns->index ? columns->index[from + c] : from + c);
-        input.x[c] = columns->quantised.q + i * in;
-        x_scale[c] = columns->quantised.scale + i * groups;
-        x_sum[c] = columns->quantised.sum + i * groups;
+        pm_quantised x = pm_quantised_rows(&columns->quantised, i, in, groups);
+        input.x[c] = x.q;
+        x_scale[c] = x.scale;
+        x_sum[c] = x.sum;
         for (int k = 0; k < 4 * v; k++)
             acc[k % 4][k / 4][c] = _mm256_setzero_ps();
     }
@@ -303,13 +301,13 @@ static tile_fn *const tiles[2][2] = {{tile_1_2, tile_1_4}, {tile_2_2, tile_2_4}}
 INLINE void stream(const pm_weight *w, shape s, int first, int last, const pm_columns *columns, int i,
                    const pm_results *results)
 {
-    size_t x = (size_t)(columns->index ? columns->index[i] : i), in = (size_t)w->in, groups = in / (size_t)s.group;
-    const int16_t *q = columns->quantised.q + x * in;
-    const float *scale = columns->quantised.scale + x * groups, *sum = columns->quantised.sum + x * groups;
+    size_t in = (size_t)w->in, groups = in / (size_t)s.group;
+    const pm_quantised x =
+        pm_quantised_rows(&columns->quantised, (size_t)(columns->index ? columns->index[i] : i), in, groups);
     float *y = results->y + (size_t)i * (size_t)results->stride;
     const float *add = results->add ? results->add + (size_t)i * (size_t)results->stride : NULL;
     for (int row = first; row < last; row++) {
-        float value = row_column(w, s, (size_t)row, q, scale, sum);
+        float value = row_column(w, s, (size_t)row, x.q, x.scale, x.sum);
         y[row] = add ? value + add[row] : value;
     }
 }

@@ -1,12 +1,13 @@
 /* Quantised matrices for AVX-512 with VNNI and VBMI, and the table of kernels of that level.
  *
- * Weights of every width become bytes, in natural order or in planes; a 16-bit integer of x is 256 * high + low, two
- * signed bytes, so 64 products take two vpdpbusd, which adds exactly in 32 bits: 128 * 255 * 127 * 256 < 2^31. The
- * integers of e2m1 have 12 added to be unsigned, and 12 times the sum of x is taken away.
+ * Weights become bytes in blocks of planes of 64 (pm_layout), such that a quarter of each plane holds the same 32
+ * elements of a row (64 where there are 4 planes). A 16-bit integer of x is 256 * high + low, two signed bytes, so 64
+ * products take two vpdpbusd, which adds exactly in 32 bits: 128 * 255 * 127 * 256 < 2^31. The integers of e2m1 have 12
+ * added to be unsigned, and 12 times the sum of x is taken away.
  *
- * One column: rows are streamed one at a time, since memory likes that best; 16 groups are reduced together into a
- * vector, and its quarters added in turn to the four running sums. More columns: the bytes of 16 rows are laid out with
- * a row a lane, so that a group's sum needs no reduction, and serve all columns. */
+ * One column: four rows are streamed side by side; the sums of four groups of each are reduced together and added to a
+ * vector of all their running sums. More columns: the bytes of 16 rows are laid out with a row a lane, so that a
+ * group's sum needs no reduction, and serve all columns. */
 #if defined(__x86_64__)
 
 #include "backend/cpu/math.h"
@@ -19,7 +20,8 @@
 #define NOINLINE static __attribute__((noinline))
 
 enum {
-    AHEAD = 4096,  /* bytes that streaming prefetches ahead */
+    STREAMS = 4,   /* rows streamed side by side */
+    AHEAD = 4096,  /* bytes that streaming prefetches ahead, at least */
     ROWS = 16,     /* of a panel */
     DEPTH = 512,   /* elements of a row in a panel: four groups or more */
     COLUMNS = 64,  /* that share the panels of 16 rows */
@@ -35,35 +37,82 @@ INLINE __mmask64 first_lanes(int n)
     return n >= 64 ? ~(__mmask64)0 : n <= 0 ? 0 : ((__mmask64)1 << n) - 1;
 }
 
-/* In how many planes the integers of a block of 64 * planes are taken from their bytes (PM_LAYOUT_BYTES2, ..4). */
 INLINE int planes_of(int bits)
 {
-    return bits == 4 ? 2 : bits == 2 ? 4 : 1;
+    return bits == 2 ? 4 : 2;
+}
+
+/* The first n bytes, or 64, then zeros. Without the empty asm compilers load again for every plane, and loads across
+ * two lines of the cache, as nearly all are, cost double. */
+INLINE __m512i load_bytes(const uint8_t *p, int n)
+{
+    __m512i bytes = n >= 64 ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi8(first_lanes(n), p);
+    __asm__("" : "+v"(bytes));
+    return bytes;
+}
+
+/* Row r of some that begin at p. Without the empty asm compilers keep offsets from row to row, more of them than there
+ * are registers. */
+INLINE const uint8_t *row_at(const uint8_t *p, size_t r, size_t stride)
+{
+    p += r * stride;
+    __asm__("" : "+r"(p));
+    return p;
+}
+
+/* Of a block of 3, 5 or 6 bits, whose first n bytes may be read: 8 elements of a plane in every quadword, from bit 0
+ * on, or for plane 1 of 3 bits from bit 24 on. */
+INLINE __m512i load_eights(int bits, const uint8_t *p, int n, int plane)
+{
+    const uint64_t ascending = 0x0706050403020100u, ones = 0x0101010101010101u;
+    if (bits == 3) { /* of the 12 bytes of a quarter 0-2 and 6-8, then 3-5 and 9-11 */
+#define BOTH_PLANES(i) (long long)(0x080706020100u + 0x010101010101u * (uint64_t)(i))
+        const __m512i order = _mm512_setr_epi64(BOTH_PLANES(0), BOTH_PLANES(3), BOTH_PLANES(12), BOTH_PLANES(15),
+                                                BOTH_PLANES(24), BOTH_PLANES(27), BOTH_PLANES(36), BOTH_PLANES(39));
+#undef BOTH_PLANES
+        return _mm512_permutexvar_epi8(order, load_bytes(p, n < 48 ? n : 48));
+    }
+    /* 16 bytes of every quarter that hold its 10 or 12 of the plane, from byte `skip` on. */
+    __m512i quarters;
+    uint64_t skip = 0;
+    if (bits == 5) {
+        const __m512i order = _mm512_setr_epi32(0, 1, 2, 3, 5, 6, 7, 8, 10, 11, 12, 13, 15, 28, 29, 30);
+        const __m512i order1 = _mm512_setr_epi32(2, 3, 4, 5, 7, 8, 9, 10, 12, 13, 14, 15, 29, 30, 31, 31);
+        quarters = _mm512_permutex2var_epi32(load_bytes(p, n), plane ? order1 : order, load_bytes(p + 16, n - 16));
+        skip = plane ? 2 : 0;
+    } else {
+        const __m512i order = _mm512_setr_epi64(0, 1, 3, 4, 6, 7, 13, 14);
+        const __m512i order1 = _mm512_setr_epi64(1, 2, 4, 5, 7, 12, 14, 15);
+        quarters = _mm512_permutex2var_epi64(load_bytes(p, n), plane ? order1 : order, load_bytes(p + 32, n - 32));
+        skip = plane ? 4 : 0;
+    }
+    const __m128i order =
+        _mm_set_epi64x((long long)(ascending + ones * (skip + (uint64_t)bits)), (long long)(ascending + ones * skip));
+    return _mm512_shuffle_epi8(quarters, _mm512_broadcast_i32x4(order));
 }
 
 /* A plane of a block as bytes. Only the first n elements of the block (a multiple of 16) are read; there is an n-th
  * only where the row ends, and what would come after is zero. */
 INLINE __m512i unpack(int bits, bool e2m1, const uint8_t *p, int n, int plane)
 {
-    const int most = 64 * planes_of(bits);
-    __m512i bytes = n >= most && 8 % bits == 0
-                        ? _mm512_loadu_si512(p)
-                        : _mm512_maskz_loadu_epi8(first_lanes((n < most ? n : most) * bits / 8), p);
-    if (bits == 8)
-        return bytes;
-    if (bits == 4 || bits == 2) {
-        bytes = _mm512_and_si512(_mm512_srli_epi16(bytes, (unsigned)(plane * bits)), _mm512_set1_epi8((1 << bits) - 1));
-        const __m128i integers = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
-        return e2m1 ? _mm512_shuffle_epi8(_mm512_broadcast_i32x4(integers), bytes) : bytes;
+    const int block = 64 * planes_of(bits), bytes = (n < block ? n : block) * bits / 8;
+    if (bits == 8) {
+        __m512i a = load_bytes(p, bytes), b = load_bytes(p + 64, bytes - 64);
+        return plane ? _mm512_shuffle_i32x4(a, b, 0xdd) : _mm512_shuffle_i32x4(a, b, 0x88);
     }
-    /* Eight integers are `bits` bytes: to a quadword each, then every field to a byte. */
-#define SPREAD(i) (long long)(0x0706050403020100u + 0x0101010101010101u * (uint64_t)((i)*bits))
-    const __m512i spread =
-        _mm512_setr_epi64(SPREAD(0), SPREAD(1), SPREAD(2), SPREAD(3), SPREAD(4), SPREAD(5), SPREAD(6), SPREAD(7));
-#undef SPREAD
-    const __m512i shifts = _mm512_set1_epi64((long long)(0x0706050403020100u * (uint64_t)bits));
-    bytes = _mm512_multishift_epi64_epi8(shifts, _mm512_permutexvar_epi8(spread, bytes));
-    return _mm512_and_si512(bytes, _mm512_set1_epi8((char)((1 << bits) - 1)));
+    const __m512i mask = _mm512_set1_epi8((char)((1 << bits) - 1));
+    if (bits == 4 || bits == 2) {
+        __m512i fields = _mm512_srli_epi16(load_bytes(p, bytes), (unsigned)(plane * bits));
+        if (!e2m1)
+            return _mm512_and_si512(fields, mask);
+        /* The index is six bits of a byte, of which the upper two do not count in a table of sixteen, four times. */
+        const __m128i integers = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
+        return _mm512_permutexvar_epi8(fields, _mm512_broadcast_i32x4(integers));
+    }
+    const uint64_t first = bits == 3 && plane ? 24 : 0;
+    const __m512i shifts =
+        _mm512_set1_epi64((long long)(0x0706050403020100u * (uint64_t)bits + 0x0101010101010101u * first));
+    return _mm512_and_si512(_mm512_multishift_epi64_epi8(shifts, load_eights(bits, p, bytes, plane)), mask);
 }
 
 /* ---- scales ---- */
@@ -81,19 +130,16 @@ INLINE __m512 load_scales(const void *scales, pm_scale_type type, size_t i, int 
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
 }
 
-/* The same of weight scales (pm_group_scale). */
-INLINE __m512 load_weight_scales(const pm_weight *w, bool e2m1, size_t i, int n)
+/* Weight scales (pm_group_scale) of 16 codes, of which those in `lanes` are asked for. */
+INLINE __m512 decode_scales(const pm_weight *w, __m128i codes, __mmask16 lanes)
 {
-    if (!e2m1)
-        return load_scales(w->scales, w->scale_type, i, n);
-    __m128i codes = _mm_maskz_loadu_epi8((__mmask16)first_lanes(n), (const char *)w->scales + i);
     if (w->format == PM_FORMAT_MXFP4) {
         __m512i bits = _mm512_slli_epi32(_mm512_cvtepu8_epi32(codes), 23);
         bits = _mm512_mask_mov_epi32(_mm512_max_epu32(bits, _mm512_set1_epi32(0x00400000)),
                                      _mm512_cmpeq_epi32_mask(bits, _mm512_set1_epi32(0x7f800000)),
                                      _mm512_set1_epi32(0x7fc00000));
         /* Masked, since the code 0 is a denormal number, and those take long. */
-        return _mm512_maskz_mul_ps((__mmask16)first_lanes(n), _mm512_castsi512_ps(bits), _mm512_set1_ps(0.5f));
+        return _mm512_maskz_mul_ps(lanes, _mm512_castsi512_ps(bits), _mm512_set1_ps(0.5f));
     }
     const __m256i magnitude = _mm256_set1_epi16(0x3f80);
     __m256i half =
@@ -102,7 +148,52 @@ INLINE __m512 load_weight_scales(const pm_weight *w, bool e2m1, size_t i, int n)
     return _mm512_mul_ps(_mm512_cvtph_ps(half), _mm512_set1_ps(128 * w->global));
 }
 
-/* ---- one row times one column ---- */
+/* n (1 to 16) weight scales from the i-th, then zeros. */
+INLINE __m512 load_weight_scales(const pm_weight *w, bool e2m1, size_t i, int n)
+{
+    const __mmask16 lanes = (__mmask16)first_lanes(n);
+    if (e2m1)
+        return decode_scales(w, _mm_maskz_loadu_epi8(lanes, (const char *)w->scales + i), lanes);
+    return load_scales(w->scales, w->scale_type, i, n);
+}
+
+/* n (up to 4) scales or biases of each of four rows, from the i-th, i + step .. i + 3 * step, then zeros. */
+INLINE __m512 load_fours(const void *scales, pm_scale_type type, size_t i, size_t step, int n)
+{
+    const char *p = (const char *)scales + (type == PM_SCALE_F32 ? 4 : 2) * i;
+    const __mmask8 lanes = (__mmask8)first_lanes(n);
+    step *= type == PM_SCALE_F32 ? 4 : 2;
+    if (type == PM_SCALE_F32) {
+        __m512 v = _mm512_castps128_ps512(_mm_maskz_loadu_ps(lanes, p));
+        v = _mm512_insertf32x4(v, _mm_maskz_loadu_ps(lanes, p + step), 1);
+        v = _mm512_insertf32x4(v, _mm_maskz_loadu_ps(lanes, p + 2 * step), 2);
+        return _mm512_insertf32x4(v, _mm_maskz_loadu_ps(lanes, p + 3 * step), 3);
+    }
+    __m128i v[4];
+    for (size_t r = 0; r < 4; r++)
+        v[r] = n >= 4 ? _mm_loadl_epi64((const __m128i *)(const void *)(p + r * step))
+                      : _mm_maskz_loadu_epi16(lanes, p + r * step);
+    __m256i half = _mm256_set_m128i(_mm_unpacklo_epi64(v[2], v[3]), _mm_unpacklo_epi64(v[0], v[1]));
+    if (type == PM_SCALE_F16)
+        return _mm512_cvtph_ps(half);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+
+/* The same of weight scales. */
+INLINE __m512 load_weight_fours(const pm_weight *w, bool e2m1, size_t i, size_t step, int n)
+{
+    if (!e2m1)
+        return load_fours(w->scales, w->scale_type, i, step, n);
+    const __mmask16 lanes = (__mmask16)first_lanes(n);
+    const char *p = (const char *)w->scales + i;
+    __m128i v[4];
+    for (size_t r = 0; r < 4; r++)
+        v[r] = n >= 4 ? _mm_loadu_si32(p + r * step) : _mm_maskz_loadu_epi8(lanes, p + r * step);
+    __m128i codes = _mm_unpacklo_epi64(_mm_unpacklo_epi32(v[0], v[1]), _mm_unpacklo_epi32(v[2], v[3]));
+    return decode_scales(w, codes, (__mmask16)((lanes & 15) * 0x1111));
+}
+
+/* ---- four rows times one column ---- */
 
 /* What functions are specialised for. */
 typedef struct shape {
@@ -121,7 +212,7 @@ static column column_at(const pm_columns *columns, int i, size_t in, size_t grou
 {
     size_t row = (size_t)(columns->index ? columns->index[i] : i);
     pm_quantised x = pm_quantised_rows(&columns->quantised, row, in, groups);
-    return (column){(const int8_t *)x.q, (const int8_t *)x.q + in, x.scale, x.sum, x.total};
+    return (column){(const int8_t *)x.q, (const int8_t *)x.q + pm_padded(in), x.scale, x.sum, x.total};
 }
 
 /* Of four vectors the sums of each 128 bits, in the lanes of those. A blend and a shuffle are cheaper than two
@@ -145,144 +236,165 @@ INLINE __m512i fold_quarters(__m512i a, __m512i b)
     return _mm512_add_epi32(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd));
 }
 
-/* Elements a vector of sums is of: a block, or a group when that is more. */
-INLINE int span_of(shape s)
+/* The sums of neighbours of four vectors: 0 + 1 and 2 + 3 of a, of b, in each quarter of the first, of c and d in the
+ * second. */
+INLINE void fold_pairs(const __m512i v[4], __m512i out[2])
 {
-    const int block = 64 * planes_of(s.bits);
-    return s.group < block ? block : s.group;
+    for (int i = 0; i < 2; i++) {
+        const __m512 a = _mm512_castsi512_ps(v[2 * i]), b = _mm512_castsi512_ps(v[2 * i + 1]);
+        out[i] = _mm512_add_epi32(_mm512_castps_si512(_mm512_shuffle_ps(a, b, _MM_SHUFFLE(2, 0, 2, 0))),
+                                  _mm512_castps_si512(_mm512_shuffle_ps(a, b, _MM_SHUFFLE(3, 1, 3, 1))));
+    }
 }
 
-/* x[0, n) of a plane. */
-INLINE __m512i load(const int8_t *x, int n)
+/* Groups that are taken at once: four, or eight where a quarter of a block has two. */
+INLINE int unit_of(shape s)
 {
-    return n >= 64 ? _mm512_loadu_si512(x) : _mm512_maskz_loadu_epi8(first_lanes(n), x);
+    return s.group * 2 == 16 * planes_of(s.bits) ? 8 : 4;
 }
 
-/* Products of the elements [0, n) of a span. */
-INLINE __m512i dot(shape s, const uint8_t *w, const int8_t *high, const int8_t *low, int n)
+/* Products of a block, whose first n elements are there, with x in planes. */
+INLINE __m512i dot(shape s, const uint8_t *w, int n, const __m512i high[4], const __m512i low[4])
 {
-    const int planes = planes_of(s.bits), vectors = span_of(s) / 64;
     __m512i weights[4], sum = _mm512_setzero_si512();
 #pragma GCC unroll 4
-    for (int i = 0; i < vectors; i++) { /* of a block each plane, or blocks of one plane */
-        int at = i / planes * 64, left = n - at, width = left < 64 * planes ? left / planes : 64;
-        weights[i] = unpack(s.bits, s.e2m1, w + at * s.bits / 8, left, i % planes);
-        sum = _mm512_dpbusd_epi32(sum, weights[i], load(high + at + i % planes * width, width));
+    for (int i = 0; i < planes_of(s.bits); i++) {
+        weights[i] = unpack(s.bits, s.e2m1, w, n, i);
+        sum = _mm512_dpbusd_epi32(sum, weights[i], high[i]);
     }
     sum = _mm512_slli_epi32(sum, 8);
 #pragma GCC unroll 4
-    for (int i = 0; i < vectors; i++) {
-        int at = i / planes * 64, left = n - at, width = left < 64 * planes ? left / planes : 64;
-        sum = _mm512_dpbusd_epi32(sum, weights[i], load(low + at + i % planes * width, width));
-    }
+    for (int i = 0; i < planes_of(s.bits); i++)
+        sum = _mm512_dpbusd_epi32(sum, weights[i], low[i]);
     return sum;
 }
 
-/* The integer sums of n (1 to 16) groups, in order, then zeros. */
-INLINE __m512i dot_groups(shape s, const uint8_t *w, const int8_t *high, const int8_t *low, int n)
+/* The integer sums of a unit of each of four rows, `stride` bytes apart, whose first n elements are there: four groups
+ * of each row in turn, for eight in two vectors. */
+INLINE void dot_unit(shape s, const uint8_t *w, size_t stride, const int8_t *x_high, const int8_t *x_low, int n,
+                     __m512i out[2])
 {
-    const int span = span_of(s), vectors = 16 * s.group / span;
-    __m512i v[4], quad[4];
-#pragma GCC unroll 16
-    for (int i = 0; i < vectors; i++) {
-        int at = i * span, left = n * s.group - at, byte = at * s.bits / 8;
-        v[i % 4] = _mm512_setzero_si512();
-        if (left > 0) {
-            for (int k = (byte + 63) / 64 * 64; k < byte + span * s.bits / 8; k += 64)
-                _mm_prefetch((const char *)w + k + AHEAD, _MM_HINT_T0);
-            v[i % 4] = dot(s, w + byte, high + at, low + at, left < span ? left : span);
+    const int planes = planes_of(s.bits), block = 64 * planes, unit = unit_of(s), blocks = unit * s.group / block;
+    __m512i sums[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < blocks; i++) {
+        __m512i high[4], low[4], rows[STREAMS];
+        sums[i] = _mm512_setzero_si512();
+        if (n <= i * block)
+            continue;
+        for (int plane = 0; plane < planes; plane++) {
+            high[plane] = _mm512_loadu_si512(x_high + (i * planes + plane) * 64);
+            low[plane] = _mm512_loadu_si512(x_low + (i * planes + plane) * 64);
         }
-        if (i % 4 == 3)
-            quad[i / 4] = fold(v[0], v[1], v[2], v[3]);
+#pragma GCC unroll 4
+        for (size_t r = 0; r < STREAMS; r++)
+            rows[r] = dot(s, row_at(w, r, stride) + i * block * s.bits / 8, n - i * block, high, low);
+        if (unit == 8) {
+            __m512i pairs[2];
+            fold_pairs(rows, pairs);
+            const __m512i order = _mm512_setr_epi32(0, 1, 4, 5, 2, 3, 6, 7, 16, 17, 20, 21, 18, 19, 22, 23);
+            out[0] = _mm512_permutex2var_epi32(pairs[0], order, pairs[1]);
+            out[1] = _mm512_permutex2var_epi32(pairs[0], _mm512_add_epi32(order, _mm512_set1_epi32(8)), pairs[1]);
+            return;
+        }
+        sums[i] = fold(rows[0], rows[1], rows[2], rows[3]); /* quarters of a block, a row a lane */
     }
-    if (vectors == 2) { /* 64 bits i of vector j are group 8 j + i */
-        const __m512i order = _mm512_setr_epi32(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
-        const __m512 a = _mm512_castsi512_ps(v[0]), b = _mm512_castsi512_ps(v[1]);
-        const __m512 even = _mm512_shuffle_ps(a, b, 0x88), odd = _mm512_shuffle_ps(a, b, 0xdd);
-        return _mm512_permutexvar_epi32(order, _mm512_add_epi32(_mm512_castps_si512(even), _mm512_castps_si512(odd)));
-    }
-    if (vectors == 4) { /* 128 bits i of vector j are group 4 j + i */
-        const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-        return _mm512_permutexvar_epi32(order, quad[0]);
-    }
-    if (vectors == 8) { /* half i of vector j is group 2 j + i */
-        const __m512i order = _mm512_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7, 8, 12, 9, 13, 10, 14, 11, 15);
-        return _mm512_permutexvar_epi32(order, fold_quarters(quad[0], quad[1]));
-    }
-    return fold_quarters(fold_quarters(quad[0], quad[1]), fold_quarters(quad[2], quad[3]));
+    __m512i sum = sums[0];
+    if (blocks == 2)
+        sum = fold_quarters(sums[0], sums[1]);
+    if (blocks == 4)
+        sum = fold_quarters(fold_quarters(sums[0], sums[1]), fold_quarters(sums[2], sums[3]));
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    out[0] = _mm512_permutexvar_epi32(order, sum);
 }
 
-/* Adds n groups, none or up to 4, to the running sums; those without a group stay as they are, sign of zero included.
- */
-INLINE __m128 add_four(__m128 isum, __m128 factor, __m128 bias, __m128 sum, bool biased, int n, __m128 acc)
+/* Adds groups g to g + n (up to 4) of four rows to their running sums, those without a group staying as they are, sign
+ * of zero included. The rows' scales are `step` apart, the first row's from the at-th on. */
+INLINE __m512 add_fours(const pm_weight *w, bool e2m1, size_t at, size_t step, size_t g, int n, __m512i total,
+                        const column *x, __m512 acc)
 {
     if (n <= 0)
         return acc;
-    if (n >= 4) {
-        acc = _mm_fmadd_ps(isum, factor, acc);
-        return biased ? _mm_fmadd_ps(bias, sum, acc) : acc;
+    const __mmask8 four = (__mmask8)(first_lanes(n) & 15);
+    const __mmask16 lanes = (__mmask16)(four * 0x1111);
+    if (e2m1) {
+        __m512i sums = _mm512_broadcast_i32x4(_mm_maskz_loadu_epi32(four, x->total + g));
+        total = _mm512_sub_epi32(total, _mm512_mullo_epi32(sums, _mm512_set1_epi32(E2M1_ZERO)));
     }
-    const __mmask8 lanes = (__mmask8)first_lanes(n);
-    acc = _mm_mask3_fmadd_ps(isum, factor, acc, lanes);
-    return biased ? _mm_mask3_fmadd_ps(bias, sum, acc, lanes) : acc;
+    const __m512 factor = _mm512_mul_ps(load_weight_fours(w, e2m1, at + g, step, n),
+                                        _mm512_broadcast_f32x4(_mm_maskz_loadu_ps(four, x->scale + g)));
+    acc = _mm512_mask3_fmadd_ps(_mm512_cvtepi32_ps(total), factor, acc, lanes);
+    if (e2m1)
+        return acc;
+    return _mm512_mask3_fmadd_ps(load_fours(w->biases, w->scale_type, at + g, step, n),
+                                 _mm512_broadcast_f32x4(_mm_maskz_loadu_ps(four, x->sum + g)), acc, lanes);
 }
 
-/* Adds n (1 to 16) groups to the running sums. */
-INLINE __m128 add_groups(const pm_weight *w, shape s, const uint8_t *data, size_t at, size_t g, int n, const column *x,
-                         __m128 acc)
+/* Rows row to row + STREAMS, or `row` alone (as if it were all of them), times a column; what lies `ahead` bytes behind
+ * the weights is fetched, into the second cache, since the first is small and holds x. */
+INLINE void stream_rows(const pm_weight *w, shape s, size_t row, bool alone, size_t ahead, const column *x, float *y,
+                        const float *add)
 {
-    const __mmask16 lanes = (__mmask16)first_lanes(n);
-    _mm_prefetch((const char *)w->scales + (at + g) * (s.e2m1 ? 1 : 2) + AHEAD / 8, _MM_HINT_T0);
-    if (!s.e2m1)
-        _mm_prefetch((const char *)w->biases + (at + g) * 2 + AHEAD / 8, _MM_HINT_T0);
-    const size_t k = g * (size_t)s.group;
-    __m512i total = dot_groups(s, data + k * (size_t)s.bits / 8, x->high + k, x->low + k, n);
-    if (s.e2m1)
-        total = _mm512_sub_epi32(
-            total, _mm512_mullo_epi32(_mm512_maskz_loadu_epi32(lanes, x->total + g), _mm512_set1_epi32(E2M1_ZERO)));
-    const __m512 isum = _mm512_cvtepi32_ps(total);
-    const __m512 factor =
-        _mm512_mul_ps(load_weight_scales(w, s.e2m1, at + g, n), _mm512_maskz_loadu_ps(lanes, x->scale + g));
-    __m512 bias = _mm512_setzero_ps(), sum = bias;
-    if (!s.e2m1) {
-        bias = load_scales(w->biases, w->scale_type, at + g, n);
-        sum = _mm512_maskz_loadu_ps(lanes, x->sum + g);
+    const int unit = unit_of(s), unit_bytes = unit * s.group * s.bits / 8;
+    const size_t groups = (size_t)(w->in / s.group), row_bytes = groups * (size_t)s.group * (size_t)s.bits / 8;
+    const size_t stride = alone ? 0 : row_bytes, step = alone ? 0 : groups, at = row * groups;
+    const uint8_t *data = (const uint8_t *)w->data + row * row_bytes;
+    __m512 acc = _mm512_setzero_ps();
+    __m512i sums[2];
+    size_t g = 0;
+    for (; g + (size_t)unit <= groups; g += (size_t)unit) {
+        const size_t k = g * (size_t)s.group;
+        const uint8_t *p = data + k * (size_t)s.bits / 8;
+        for (size_t r = 0; r < STREAMS; r++)
+            for (int i = 0; i < unit_bytes; i += 64)
+                _mm_prefetch((const char *)row_at(p + ahead, r, stride) + i, _MM_HINT_T1);
+        dot_unit(s, p, stride, x->high + k, x->low + k, unit * s.group, sums);
+        for (int i = 0; i < unit; i += 4)
+            acc = add_fours(w, s.e2m1, at, step, g + (size_t)i, 4, sums[i / 4], x, acc);
     }
-#define ADD(q)                                                                                                         \
-    acc = add_four(_mm512_extractf32x4_ps(isum, q), _mm512_extractf32x4_ps(factor, q),                                 \
-                   _mm512_extractf32x4_ps(bias, q), _mm512_extractf32x4_ps(sum, q), !s.e2m1, n - 4 * (q), acc)
-    ADD(0);
-    ADD(1);
-    ADD(2);
-    ADD(3);
-#undef ADD
-    return acc;
+    if (g < groups) {
+        const size_t k = g * (size_t)s.group;
+        const int left = (int)(groups - g);
+        dot_unit(s, data + k * (size_t)s.bits / 8, stride, x->high + k, x->low + k, left * s.group, sums);
+        for (int i = 0; i < unit; i += 4)
+            acc = add_fours(w, s.e2m1, at, step, g + (size_t)i, left - i < 4 ? left - i : 4, sums[i / 4], x, acc);
+    }
+    acc = _mm512_add_ps(acc, _mm512_shuffle_ps(acc, acc, _MM_SHUFFLE(1, 0, 3, 2)));
+    acc = _mm512_add_ps(acc, _mm512_shuffle_ps(acc, acc, _MM_SHUFFLE(2, 3, 0, 1)));
+    __m128 value = _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, acc));
+    const __mmask8 rows = alone ? 1 : 15;
+    if (add)
+        value = _mm_add_ps(value, _mm_maskz_loadu_ps(rows, add + row));
+    _mm_mask_storeu_ps(y + row, rows, value);
+}
+
+/* Fetches the scales and biases of rows [row, row + n), if there are any. */
+INLINE void fetch_scales(const pm_weight *w, bool e2m1, size_t groups, size_t row, size_t n)
+{
+    const size_t bytes = groups * (e2m1 ? 1 : w->scale_type == PM_SCALE_F32 ? 4 : 2);
+    for (size_t i = row * bytes; i < (row + n) * bytes; i += 64) {
+        _mm_prefetch((const char *)w->scales + i, _MM_HINT_T1);
+        if (!e2m1)
+            _mm_prefetch((const char *)w->biases + i, _MM_HINT_T1);
+    }
 }
 
 /* Rows [first, last) times column i. */
 INLINE void stream(const pm_weight *w, shape s, int first, int last, const pm_columns *columns, int i,
                    const pm_results *results)
 {
-    size_t groups = (size_t)w->in / (size_t)s.group, bytes = (size_t)(s.group * s.bits / 8);
+    const size_t groups = (size_t)(w->in / s.group), bytes = groups * (size_t)(s.group * s.bits / 8);
+    const size_t rows_ahead = (AHEAD / (bytes * STREAMS) + 1) * STREAMS;
     const column x = column_at(columns, i, (size_t)w->in, groups);
     float *y = results->y + (size_t)i * (size_t)results->stride;
     const float *add = results->add ? results->add + (size_t)i * (size_t)results->stride : NULL;
-    for (int row = first; row < last; row++) {
-        size_t at = (size_t)row * groups, g = 0;
-        const uint8_t *data = (const uint8_t *)w->data + at * bytes;
-        __m128 acc = _mm_setzero_ps();
-        for (; g + 16 <= groups; g += 16) /* n is a constant but for the last */
-            acc = add_groups(w, s, data, at, g, 16, &x, acc);
-        if (g + 8 <= groups) {
-            acc = add_groups(w, s, data, at, g, 8, &x, acc);
-            g += 8;
-        }
-        if (g < groups)
-            acc = add_groups(w, s, data, at, g, (int)(groups - g), &x, acc);
-        acc = _mm_add_ps(acc, _mm_movehl_ps(acc, acc));
-        float value = _mm_cvtss_f32(_mm_add_ss(acc, _mm_shuffle_ps(acc, acc, 1)));
-        y[row] = add ? value + add[row] : value;
+    size_t row = (size_t)first, end = (size_t)last;
+    for (; row + STREAMS <= end; row += STREAMS) {
+        fetch_scales(w, s.e2m1, groups, row + rows_ahead, STREAMS);
+        stream_rows(w, s, row, false, rows_ahead * bytes, &x, y, add);
     }
+    for (; row < end; row++)
+        stream_rows(w, s, row, true, 0, &x, y, add);
 }
 
 /* ---- 16 rows times many columns ---- */
@@ -334,8 +446,8 @@ INLINE void fill_weights(const pm_weight *w, int bits, bool e2m1, int row, int r
                 v[r] = _mm512_setzero_si512();
             if (rows == 16 && n - i >= block)
                 for (int r = 0; r < 16; r++) {
-                    if (plane == 0)
-                        _mm_prefetch((const char *)data + (size_t)r * stride + DEPTH * bits / 8, _MM_HINT_T0);
+                    for (int b = 0; plane == 0 && b < 8 * planes * bits; b += 64)
+                        _mm_prefetch((const char *)data + (size_t)r * stride + DEPTH * bits / 8 + b, _MM_HINT_T0);
                     v[r] = unpack(bits, e2m1, data + (size_t)r * stride, block, plane);
                 }
             else
@@ -389,7 +501,7 @@ typedef struct running {
 INLINE void add_panel(const panel *p, int planes, int group, bool e2m1, size_t groups, size_t k, size_t g,
                       const column *columns, int n, running *out)
 {
-    const size_t in = (size_t)(columns[0].low - columns[0].high), part = (size_t)(group / planes);
+    const size_t padded = (size_t)(columns[0].low - columns[0].high), part = (size_t)(group / planes);
     const size_t block = (size_t)(64 * planes);
     const int8_t *x[TILE];
     const __m512i *w = p->w;
@@ -398,14 +510,13 @@ INLINE void add_panel(const panel *p, int planes, int group, bool e2m1, size_t g
     for (size_t j = 0; j < groups; j++) {
         __m512i upper[TILE], lower[TILE];
         const size_t first = k + j * (size_t)group, start = first / block * block;
-        const size_t width = in - start < block ? (in - start) / (size_t)planes : 64;
         const size_t place = start + (first - start) / (size_t)planes;
         for (int c = 0; c < n; c++) {
             upper[c] = _mm512_setzero_si512();
             lower[c] = e2m1 ? _mm512_set1_epi32(-E2M1_ZERO * columns[c].total[g + j]) : _mm512_setzero_si512();
         }
         for (int plane = 0; plane < planes; plane++) {
-            size_t at = place + (size_t)plane * width, low = at + in;
+            size_t at = place + (size_t)plane * 64, low = at + padded;
             for (const __m512i *end = w + part / 4; w < end; w++, at += 4, low += 4)
                 for (int c = 0; c < n; c++) {
                     upper[c] = _mm512_dpbusd_epi32(upper[c], *w, four(x[c] + at));
@@ -558,11 +669,11 @@ const pm_matrix_kernels pm_matrix_avx512 = {
                  [PM_FORMAT_MXFP8] = pm_multiply_mxfp8_avx512,
                  [PM_FORMAT_FP8] = pm_multiply_fp8_avx512},
     .affine = {[2] = {affine_2, PM_LAYOUT_BYTES4},
-               [3] = {affine_3, PM_LAYOUT_BYTES},
+               [3] = {affine_3, PM_LAYOUT_BYTES16},
                [4] = {affine_4, PM_LAYOUT_BYTES2},
-               [5] = {affine_5, PM_LAYOUT_BYTES},
-               [6] = {affine_6, PM_LAYOUT_BYTES},
-               [8] = {affine_8, PM_LAYOUT_BYTES}},
+               [5] = {affine_5, PM_LAYOUT_BYTES16},
+               [6] = {affine_6, PM_LAYOUT_BYTES16},
+               [8] = {affine_8, PM_LAYOUT_BYTES16}},
     .e2m1 = {e2m1_matrix, PM_LAYOUT_BYTES2},
     .rms_norm = pm_rms_norm_avx2,
     .quantise = pm_quantise_avx512,

@@ -136,15 +136,16 @@ static void quantised_row(const pm_weight *w, int row, const pm_columns *columns
         float bias = w->biases ? pm_read_scale(w->biases, w->scale_type, (size_t)row * groups + g) : 0;
         read_integers(w, data, (int)g, weights);
         for (int i = 0; i < n; i++) {
-            size_t x = column_row(columns, from + i);
-            const int16_t *q = columns->quantised.q + x * (size_t)w->in + g * (size_t)w->group;
+            const pm_quantised x =
+                pm_quantised_rows(&columns->quantised, column_row(columns, from + i), (size_t)w->in, groups);
+            const int16_t *q = x.q + g * (size_t)w->group;
             int32_t isum = 0;
             for (int k = 0; k < w->group; k++)
                 isum += weights[k] * q[k];
             float *a = &acc[i][g % 4];
-            *a = fmaf((float)isum, scale * columns->quantised.scale[x * groups + g], *a);
+            *a = fmaf((float)isum, scale * x.scale[g], *a);
             if (w->biases)
-                *a = fmaf(bias, columns->quantised.sum[x * groups + g], *a);
+                *a = fmaf(bias, x.sum[g], *a);
         }
     }
     for (int i = 0; i < n; i++)
@@ -198,6 +199,7 @@ static void rms_norm(const float *x, const float *w, float eps, int n, float *y)
 static void quantise(const float *x, int n, int group, pm_layout layout, const pm_quantised *to)
 {
     int8_t *bytes = (int8_t *)to->q;
+    memset(bytes, 0, pm_padded((size_t)n) * sizeof(*to->q));
     for (int first = 0, g = 0; first < n; first += group, g++) {
         uint32_t largest = 0; /* as bits, which order finite magnitudes, then infinity, then NaN */
         for (int k = first; k < first + group; k++) {
@@ -209,10 +211,10 @@ static void quantise(const float *x, int n, int group, pm_layout layout, const p
         int32_t total = 0;
         for (int k = first; k < first + group; k++) {
             int32_t v = finite ? (int32_t)(x[k] * inv + PM_ROUND_F32 - PM_ROUND_F32) : 0;
-            int place = pm_place(layout, k, n);
-            if (layout >= PM_LAYOUT_BYTES) {
+            int place = pm_place(layout, k);
+            if (layout >= PM_LAYOUT_BYTES2) {
                 bytes[place] = (int8_t)((v + 128) >> 8);
-                bytes[n + place] = (int8_t)(v - 256 * bytes[place]);
+                bytes[pm_padded((size_t)n) + (size_t)place] = (int8_t)(v - 256 * bytes[place]);
             } else {
                 to->q[place] = (int16_t)v;
             }
