@@ -328,7 +328,8 @@ typedef struct pm_route {
 int pm_route_check(const pm_route *route, pm_error *err);
 
 /* out = residual + sum_e weight_e mlp_e(n(x)) + sigmoid(shared_gate n(x)) * shared(n(x)), n the RMS norm, mlp(x) =
- * down(silu(min(gate x, limit)) * clamp(up x, -limit, limit)). */
+ * down(silu(min(gate x, limit)) * clamp(up x, -limit, limit)), without a gate down(max(up x, 0)^2). With latent_in and
+ * latent_out the experts work on latent_in n(x), and their sum goes through latent_out (Nemotron-H). */
 typedef struct pm_moe_args {
     const pm_tensor *x;        /* [tokens, hidden] */
     const pm_tensor *residual; /* NULL: 0 */
@@ -338,8 +339,11 @@ typedef struct pm_moe_args {
     float limit; /* 0: none */
     pm_route route;
     const pm_weight *router;           /* [experts, hidden]; NULL: only the shared expert, a plain gated MLP */
-    const pm_weight *gate, *up, *down; /* [experts] matrices [width, hidden], [width, hidden], [hidden, width] */
-    const pm_weight *shared_gate_proj, *shared_up_proj, *shared_down_proj; /* NULL when there is no shared expert */
+    const pm_weight *gate, *up, *down; /* [experts] matrices [width, in], [width, in], [in, width]; in is hidden or
+                                          latent; gate may be NULL */
+    const pm_weight *latent_in, *latent_out; /* [latent, hidden], [hidden, latent]; or both NULL */
+    const pm_weight *shared_gate_proj, *shared_up_proj, *shared_down_proj; /* NULL when there is no shared expert; the
+                                                                              first also when it has no gate */
     const pm_weight *shared_expert_gate; /* [1, hidden]; NULL: the shared expert counts fully */
     int *expert_tokens;                  /* NULL, or [experts]: receives how many of the tokens went to each */
 } pm_moe_args;

@@ -200,17 +200,19 @@ pm_cost pm_cost_moe(const pm_batch *batch, const pm_moe_args *args)
 {
     pm_cost cost = {0};
     int64_t n = batch->n_tokens;
-    const pm_weight *always[] = {args->router, args->shared_gate_proj, args->shared_up_proj, args->shared_down_proj,
-                                 args->shared_expert_gate};
+    const pm_weight *always[] = {args->router,           args->shared_gate_proj,   args->shared_up_proj,
+                                 args->shared_down_proj, args->shared_expert_gate, args->latent_in,
+                                 args->latent_out};
     for (size_t i = 0; i < PM_COUNT(always); i++)
         if (always[i])
             add_product(&cost, always[i], n);
     for (int e = 0; args->router && e < args->route.experts; e++) {
-        add_product(&cost, &args->gate[e], args->expert_tokens[e]);
+        if (args->gate)
+            add_product(&cost, &args->gate[e], args->expert_tokens[e]);
         add_product(&cost, &args->up[e], args->expert_tokens[e]);
         add_product(&cost, &args->down[e], args->expert_tokens[e]);
     }
-    const pm_weight *first = args->router ? args->router : args->shared_gate_proj;
+    const pm_weight *first = args->router ? args->router : args->shared_up_proj;
     cost.bytes += floats(first->in); /* the norm */
     return cost;
 }

@@ -11,6 +11,8 @@ typedef struct layer {
     test_kind router, expert, down, shared;
     int hidden, width, shared_width, experts, top_k;
     bool normalise, shared_gate;
+    bool ungated;
+    int latent; /* 0: experts work on the hidden elements */
 } layer;
 
 #define AFFINE(bits, group)                                                                                            \
@@ -39,34 +41,41 @@ typedef struct layer {
     }
 
 static const layer layers[] = {
-    {"4-bit, 8-bit router", AFFINE(8, 64), AFFINE(4, 64), AFFINE(4, 64), AFFINE(4, 64), 256, 128, 64, 16, 4, true,
-     true},
+    {"4-bit, 8-bit router", AFFINE(8, 64), AFFINE(4, 64), AFFINE(4, 64), AFFINE(4, 64), 256, 128, 64, 16, 4, true, true,
+     false, 0},
     {"bf16", FLOAT(PM_FORMAT_BF16), FLOAT(PM_FORMAT_BF16), FLOAT(PM_FORMAT_BF16), FLOAT(PM_FORMAT_BF16), 72, 37, 19, 7,
-     3, false, true},
+     3, false, true, false, 0},
     {"no shared expert", FLOAT(PM_FORMAT_F32), AFFINE(4, 32), AFFINE(8, 32), AFFINE(4, 64), 96, 96, 0, 40, 8, true,
-     false},
+     false, false, 0},
     {"shared expert without gate", FLOAT(PM_FORMAT_F16), AFFINE(8, 128), AFFINE(6, 64), AFFINE(3, 32), 128, 192, 32, 5,
-     5, false, false},
-    {"mxfp4", FLOAT(PM_FORMAT_BF16), MXFP4, MXFP4, MXFP4, 160, 96, 32, 9, 3, true, true},
-    {"mxfp8", AFFINE(8, 32), MXFP8, MXFP8, MXFP8, 160, 96, 32, 9, 3, false, false},
-    {"nvfp4", FLOAT(PM_FORMAT_BF16), NVFP4, NVFP4, NVFP4, 176, 48, 16, 9, 3, true, true},
-    {"fp8", FLOAT(PM_FORMAT_BF16), FP8, FP8, FP8, 200, 72, 40, 9, 3, true, true},
-    {"one expert", AFFINE(4, 64), AFFINE(4, 64), AFFINE(2, 64), AFFINE(5, 64), 64, 64, 64, 3, 1, true, true},
+     5, false, false, false, 0},
+    {"mxfp4", FLOAT(PM_FORMAT_BF16), MXFP4, MXFP4, MXFP4, 160, 96, 32, 9, 3, true, true, false, 0},
+    {"mxfp8", AFFINE(8, 32), MXFP8, MXFP8, MXFP8, 160, 96, 32, 9, 3, false, false, false, 0},
+    {"nvfp4", FLOAT(PM_FORMAT_BF16), NVFP4, NVFP4, NVFP4, 176, 48, 16, 9, 3, true, true, false, 0},
+    {"fp8", FLOAT(PM_FORMAT_BF16), FP8, FP8, FP8, 200, 72, 40, 9, 3, true, true, false, 0},
+    {"without gates", AFFINE(8, 64), AFFINE(4, 64), AFFINE(6, 32), AFFINE(4, 64), 128, 96, 64, 9, 3, true, false, true,
+     0},
+    {"latent", FLOAT(PM_FORMAT_BF16), AFFINE(4, 32), AFFINE(8, 64), AFFINE(4, 64), 192, 128, 64, 9, 3, true, false,
+     true, 96},
+    {"latent, gates, bf16", FLOAT(PM_FORMAT_BF16), FLOAT(PM_FORMAT_BF16), FLOAT(PM_FORMAT_F32), FLOAT(PM_FORMAT_BF16),
+     90, 50, 0, 6, 4, false, false, false, 35},
+    {"one expert", AFFINE(4, 64), AFFINE(4, 64), AFFINE(2, 64), AFFINE(5, 64), 64, 64, 64, 3, 1, true, true, false, 0},
 };
 
 typedef struct weights {
-    test_matrix router, shared[3], shared_gate, experts[3][40];
+    test_matrix router, shared[3], shared_gate, experts[3][40], latent[2];
     pm_weight gate[40], up[40], down[40];
     float norm[MAX_HIDDEN];
 } weights;
 
 static void weights_make(weights *w, const layer *l, test_random *r)
 {
+    int in = l->latent ? l->latent : l->hidden;
     w->router = matrix_new(r, &l->router, CONTENTS_RANDOM, l->experts, l->hidden);
     for (int e = 0; e < l->experts; e++) {
-        w->experts[0][e] = matrix_new(r, &l->expert, CONTENTS_RANDOM, l->width, l->hidden);
-        w->experts[1][e] = matrix_new(r, &l->expert, CONTENTS_RANDOM, l->width, l->hidden);
-        w->experts[2][e] = matrix_new(r, &l->down, CONTENTS_RANDOM, l->hidden, l->width);
+        w->experts[0][e] = matrix_new(r, &l->expert, CONTENTS_RANDOM, l->width, in);
+        w->experts[1][e] = matrix_new(r, &l->expert, CONTENTS_RANDOM, l->width, in);
+        w->experts[2][e] = matrix_new(r, &l->down, CONTENTS_RANDOM, in, l->width);
         w->gate[e] = w->experts[0][e].w;
         w->up[e] = w->experts[1][e].w;
         w->down[e] = w->experts[2][e].w;
@@ -76,6 +85,10 @@ static void weights_make(weights *w, const layer *l, test_random *r)
         w->shared[1] = matrix_new(r, &l->shared, CONTENTS_RANDOM, l->shared_width, l->hidden);
         w->shared[2] = matrix_new(r, &l->shared, CONTENTS_RANDOM, l->hidden, l->shared_width);
         w->shared_gate = matrix_new(r, &l->router, CONTENTS_RANDOM, 1, l->hidden);
+    }
+    if (l->latent) {
+        w->latent[0] = matrix_new(r, &l->expert, CONTENTS_RANDOM, l->latent, l->hidden);
+        w->latent[1] = matrix_new(r, &l->expert, CONTENTS_RANDOM, l->hidden, l->latent);
     }
     for (int k = 0; k < l->hidden; k++)
         w->norm[k] = 1 + 0.3f * random_float(r);
@@ -92,6 +105,8 @@ static void weights_free(weights *w, const layer *l)
     }
     if (l->shared_width)
         matrix_free(&w->shared_gate);
+    for (int i = 0; l->latent && i < 2; i++)
+        matrix_free(&w->latent[i]);
 }
 
 static void moe(pm_backend *backend, const layer *l, const weights *w, int tokens, const float *x, float *out)
@@ -108,11 +123,13 @@ static void moe(pm_backend *backend, const layer *l, const weights *w, int token
                                   .normalise = l->normalise,
                                   .scale = 1.5f},
                         .router = &w->router.w,
-                        .gate = w->gate,
+                        .gate = l->ungated ? NULL : w->gate,
+                        .latent_in = l->latent ? &w->latent[0].w : NULL,
+                        .latent_out = l->latent ? &w->latent[1].w : NULL,
                         .up = w->up,
                         .down = w->down};
     if (l->shared_width) {
-        args.shared_gate_proj = &w->shared[0].w;
+        args.shared_gate_proj = l->ungated ? NULL : &w->shared[0].w;
         args.shared_up_proj = &w->shared[1].w;
         args.shared_down_proj = &w->shared[2].w;
         args.shared_expert_gate = l->shared_gate ? &w->shared_gate.w : NULL;
@@ -140,10 +157,11 @@ static void feed_forward(const pm_weight *gate, const pm_weight *up, const pm_we
                          double weight, double *out)
 {
     double g[MAX_HIDDEN], u[MAX_HIDDEN], y[MAX_HIDDEN];
-    product(gate, x, g);
     product(up, x, u);
-    for (int i = 0; i < gate->out; i++)
-        g[i] = g[i] / (1 + exp(-g[i])) * u[i];
+    if (gate)
+        product(gate, x, g);
+    for (int i = 0; i < up->out; i++)
+        g[i] = gate ? g[i] / (1 + exp(-g[i])) * u[i] : fmax(u[i], 0) * fmax(u[i], 0);
     product(down, g, y);
     for (int i = 0; i < down->out; i++)
         out[i] += weight * y[i];
@@ -151,7 +169,8 @@ static void feed_forward(const pm_weight *gate, const pm_weight *up, const pm_we
 
 static void exact_moe(const layer *l, const weights *w, const float *x, double *out)
 {
-    double n[MAX_HIDDEN], logits[40], square = 0, sum = 0, gate;
+    double n[MAX_HIDDEN], latent[MAX_HIDDEN], routed[MAX_HIDDEN] = {0}, back[MAX_HIDDEN];
+    double logits[40], square = 0, sum = 0, gate;
     bool taken[40] = {false};
     int ids[40];
     for (int k = 0; k < l->hidden; k++)
@@ -171,13 +190,21 @@ static void exact_moe(const layer *l, const weights *w, const float *x, double *
     for (int e = 0; e < l->experts; e++)
         if (taken[e] || !l->normalise)
             sum += exp(logits[e]);
+    if (l->latent)
+        product(&w->latent[0].w, n, latent);
     for (int i = 0; i < l->top_k; i++)
-        feed_forward(&w->gate[ids[i]], &w->up[ids[i]], &w->down[ids[i]], n, exp(logits[ids[i]]) / sum * 1.5, out);
+        feed_forward(l->ungated ? NULL : &w->gate[ids[i]], &w->up[ids[i]], &w->down[ids[i]], l->latent ? latent : n,
+                     exp(logits[ids[i]]) / sum * 1.5, l->latent ? routed : out);
+    if (l->latent)
+        product(&w->latent[1].w, routed, back);
+    for (int k = 0; l->latent && k < l->hidden; k++)
+        out[k] += back[k];
     if (l->shared_width) {
         gate = INFINITY;
         if (l->shared_gate)
             product(&w->shared_gate.w, n, &gate);
-        feed_forward(&w->shared[0].w, &w->shared[1].w, &w->shared[2].w, n, 1 / (1 + exp(-gate)), out);
+        feed_forward(l->ungated ? NULL : &w->shared[0].w, &w->shared[1].w, &w->shared[2].w, n, 1 / (1 + exp(-gate)),
+                     out);
     }
 }
 

@@ -187,6 +187,16 @@ static void experts(void **state)
     check(pm_cost_moe(&batch, &args), bytes + 3 * 2048 + 256, 3 * 3 * 32 * 64 * 2,
           3 * 3 * 64 * 2 + 3 * 3 * 1024 * 2 + 3 * 64 * 2);
 
+    pm_weight latent_in = matrix(PM_FORMAT_F32, 8, 64), latent_out = matrix(PM_FORMAT_F32, 64, 8);
+    pm_cost before = pm_cost_moe(&batch, &args), after;
+    args.latent_in = &latent_in;
+    args.latent_out = &latent_out;
+    after = pm_cost_moe(&batch, &args);
+    assert_int_equal(after.bytes - before.bytes, 2 * 8 * 64 * 4);
+    assert_int_equal(after.float_ops - before.float_ops, (uint64_t)batch.n_tokens * 2 * 2 * 8 * 64);
+    args.latent_in = args.latent_out = NULL;
+    args.gate = NULL; /* squared ReLU of up alone */
+    assert_true(pm_cost_moe(&batch, &args).bytes < before.bytes);
     args.router = NULL; /* a plain gated MLP */
     args.shared_expert_gate = NULL;
     check(pm_cost_moe(&batch, &args), 3 * 2048 + 256, 0, 3 * 3 * 1024 * 2);

@@ -3,7 +3,8 @@
  * experts in ascending id:
  *     acc = 0; acc = fmaf(weight, expert's output, acc) ...; acc = fmaf(sigmoid(gate) or 1, shared output, acc);
  *     out = residual + acc
- * so a token's result does not depend on its company. */
+ * With latents the sum over the experts goes through latent_out first, and counts once. A token's result does not
+ * depend on its company. */
 #include "backend/cpu/math.h"
 #include "backend/cpu/matrix.h"
 
@@ -16,7 +17,9 @@ typedef struct moe {
     float limit;
     int experts, top_k; /* 0 without a router */
     int tokens, slots, hidden, width, shared_width, n_active;
-    pm_input x, h, shared_h;
+    int in; /* of an expert: hidden, or latent */
+    pm_input x, h, shared_h, latent_x, latent_sum;
+    pm_input *expert_x;             /* x or latent_x */
     float *logits;                  /* [tokens, experts] */
     float *room;                    /* [tokens, PM_ROUTE_ROOM, experts] */
     int32_t *ids;                   /* [tokens, top_k], ascending for each token */
@@ -26,7 +29,8 @@ typedef struct moe {
     int32_t *offset;                /* [experts + 1]: an expert's slots are offset[e] .. offset[e + 1] */
     int32_t *active;                /* [n_active] experts that were chosen, ascending */
     float *gate, *up;               /* [slots, width]; gate becomes the activation */
-    float *y;                       /* [slots, hidden] */
+    float *y;                       /* [slots, in] */
+    float *latent, *sum, *latent_y; /* [tokens, latent], [tokens, latent], [tokens, hidden] */
     float *shared_gate, *shared_up; /* [tokens, shared_width]; likewise */
     float *shared_y;                /* [tokens, hidden] */
     float *shared_weight;           /* [tokens] */
@@ -43,12 +47,14 @@ static void *part(char **p, size_t n)
 static bool allocate(moe *m)
 {
     size_t tokens = (size_t)m->tokens, slots = (size_t)m->slots, experts = (size_t)m->experts, pad = 64;
-    size_t hidden = (size_t)m->hidden, width = (size_t)m->width, shared = (size_t)m->shared_width;
+    size_t hidden = (size_t)m->hidden, in = (size_t)m->in, latent = m->args->latent_in ? in : 0,
+           width = (size_t)m->width, shared = (size_t)m->shared_width;
     char *route = pm_cpu_scratch(
         m->cpu, PM_SCRATCH_ROUTE,
         ((1 + PM_ROUTE_ROOM) * tokens * experts + 4 * slots + 2 * experts + 1) * sizeof(float) + 8 * pad);
     char *h = pm_cpu_scratch(m->cpu, PM_SCRATCH_HIDDEN, 2 * slots * width * sizeof(float) + 2 * pad);
-    char *y = pm_cpu_scratch(m->cpu, PM_SCRATCH_EXPERTS, slots * hidden * sizeof(float) + pad);
+    char *y = pm_cpu_scratch(m->cpu, PM_SCRATCH_EXPERTS,
+                             (slots * in + tokens * (2 * latent + (latent ? hidden : 0))) * sizeof(float) + 4 * pad);
     char *s = pm_cpu_scratch(m->cpu, PM_SCRATCH_SHARED, tokens * (2 * shared + hidden + 1) * sizeof(float) + 4 * pad);
     if (!route || !h || !y || !s)
         return false;
@@ -62,7 +68,10 @@ static bool allocate(moe *m)
     m->active = part(&route, experts);
     m->gate = part(&h, slots * width);
     m->up = part(&h, slots * width);
-    m->y = part(&y, slots * hidden);
+    m->y = part(&y, slots * in);
+    m->latent = part(&y, tokens * latent);
+    m->sum = part(&y, tokens * latent);
+    m->latent_y = part(&y, latent ? tokens * hidden : 0);
     m->shared_gate = part(&s, tokens * shared);
     m->shared_up = part(&s, tokens * shared);
     m->shared_y = part(&s, tokens * hidden);
@@ -75,27 +84,31 @@ static bool first_products(moe *m)
 {
     const pm_moe_args *args = m->args;
     pm_norm norm = {.w = args->norm->data, .eps = args->eps};
-    pm_product products[4];
+    pm_product products[5];
     int n = 0;
     if (args->router)
         products[n++] = (pm_product){args->router, {m->logits, NULL, m->experts}};
-    if (args->shared_gate_proj) {
+    if (args->latent_in)
+        products[n++] = (pm_product){args->latent_in, {m->latent, NULL, m->in}};
+    if (args->shared_gate_proj)
         products[n++] = (pm_product){args->shared_gate_proj, {m->shared_gate, NULL, m->shared_width}};
+    if (args->shared_up_proj) {
         products[n++] = (pm_product){args->shared_up_proj, {m->shared_up, NULL, m->shared_width}};
         if (args->shared_expert_gate)
             products[n++] = (pm_product){args->shared_expert_gate, {m->shared_weight, NULL, 1}};
     }
-    unsigned need = 0;
+    unsigned need = 0, expert_need = 0;
     for (int i = 0; i < n; i++)
         pm_input_need(m->cpu, products[i].w, &need);
     for (int e = 0; e < m->experts; e++) {
-        pm_input_need(m->cpu, &args->gate[e], &need);
-        pm_input_need(m->cpu, &args->up[e], &need);
+        if (args->gate)
+            pm_input_need(m->cpu, &args->gate[e], &expert_need);
+        pm_input_need(m->cpu, &args->up[e], &expert_need);
     }
-    if (!pm_input_prepare(m->cpu, &m->x, &norm, need))
+    if (!pm_input_prepare(m->cpu, &m->x, &norm, args->latent_in ? need : need | expert_need))
         return false;
     pm_products(m->cpu, &m->x, products, n);
-    return true;
+    return !args->latent_in || pm_input_prepare(m->cpu, &m->latent_x, NULL, expert_need);
 }
 
 static void route_tokens(void *arg, int worker, int64_t first, int64_t last)
@@ -131,24 +144,39 @@ static void assign_slots(moe *m)
     m->offset[0] = 0;
 }
 
+/* The rows [first, last) of one of an expert's matrices for all its slots, to y [slots, width]. */
+static void expert_rows(const moe *m, int expert, const pm_weight *w, int first, int last, float *y)
+{
+    int from = m->offset[expert];
+    pm_columns columns = pm_input_columns(m->cpu, m->expert_x, w);
+    columns.n = m->offset[expert + 1] - from;
+    columns.index = m->token + from;
+    pm_multiply(m->cpu, w, first, last, &columns, &(pm_results){y + (int64_t)from * m->width, NULL, m->width});
+}
+
+/* What n elements of gate and up, or of up alone, become; written over the gate. */
+static void activate(const moe *m, bool gated, float *gate, const float *up, int64_t n)
+{
+    if (gated) {
+        m->cpu->matrix->swiglu(gate, up, m->limit, n, gate);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        float positive = up[i] < 0 ? 0 : up[i]; /* NaN stays */
+        gate[i] = positive * positive;
+    }
+}
+
 /* The rows [first, last) of an expert's gate and up for all its slots, and the activation. */
 static void gate_up_rows(moe *m, int expert, int first, int last)
 {
-    const pm_weight *gate = &m->args->gate[expert], *up = &m->args->up[expert];
-    int from = m->offset[expert], n = m->offset[expert + 1] - from;
-    pm_columns columns = pm_input_columns(m->cpu, &m->x, gate);
-    columns.n = n;
-    columns.index = m->token + from;
-    pm_results results = {m->gate + (int64_t)from * m->width, NULL, m->width};
-    pm_multiply(m->cpu, gate, first, last, &columns, &results);
-    columns = pm_input_columns(m->cpu, &m->x, up);
-    columns.n = n;
-    columns.index = m->token + from;
-    results.y = m->up + (int64_t)from * m->width;
-    pm_multiply(m->cpu, up, first, last, &columns, &results);
-    for (int64_t i = from; i < from + n; i++) {
-        float *g = m->gate + i * m->width + first;
-        m->cpu->matrix->swiglu(g, m->up + i * m->width + first, m->limit, last - first, g);
+    const pm_weight *gate = m->args->gate;
+    if (gate)
+        expert_rows(m, expert, &gate[expert], first, last, m->gate);
+    expert_rows(m, expert, &m->args->up[expert], first, last, m->up);
+    for (int64_t i = m->offset[expert]; i < m->offset[expert + 1]; i++) {
+        int64_t at = i * m->width + first;
+        activate(m, gate, m->gate + at, m->up + at, last - first);
     }
 }
 
@@ -168,8 +196,15 @@ static void shared_activation(void *arg, int worker, int64_t first, int64_t last
 {
     (void)worker;
     moe *m = arg;
-    m->cpu->matrix->swiglu(m->shared_gate + first, m->shared_up + first, m->limit, last - first,
-                           m->shared_gate + first);
+    activate(m, m->args->shared_gate_proj, m->shared_gate + first, m->shared_up + first, last - first);
+}
+
+/* acc[0 .. n) = the elements from `from` on of the experts' outputs for a token, weighted and added up. */
+static void add_experts(const moe *m, int token, int from, int n, float *acc)
+{
+    memset(acc, 0, (size_t)n * sizeof(*acc));
+    for (int i = token * m->top_k; i < (token + 1) * m->top_k; i++)
+        m->cpu->matrix->add_scaled(acc, m->y + (int64_t)m->slot[i] * m->in + from, m->weights[i], n);
 }
 
 /* The part [first, last) of a token's output. */
@@ -178,12 +213,12 @@ static void combine(moe *m, int token, int first, int last)
     enum { CHUNK = 256 };
     float acc[CHUNK], *out = m->args->out->data + (int64_t)token * m->hidden;
     const float *residual = m->args->residual ? m->args->residual->data + (int64_t)token * m->hidden : NULL;
-    int top_k = m->top_k;
     for (int from = first; from < last; from += CHUNK) {
         int n = last - from < CHUNK ? last - from : CHUNK;
-        memset(acc, 0, sizeof(acc));
-        for (int i = token * top_k; i < (token + 1) * top_k; i++)
-            m->cpu->matrix->add_scaled(acc, m->y + (int64_t)m->slot[i] * m->hidden + from, m->weights[i], n);
+        if (m->args->latent_out)
+            memcpy(acc, m->latent_y + (int64_t)token * m->hidden + from, (size_t)n * sizeof(*acc));
+        else
+            add_experts(m, token, from, n, acc);
         if (m->shared_width) {
             float weight = m->args->shared_expert_gate ? pm_sigmoid(m->shared_weight[token]) : 1;
             m->cpu->matrix->add_scaled(acc, m->shared_y + (int64_t)token * m->hidden + from, weight, n);
@@ -193,11 +228,9 @@ static void combine(moe *m, int token, int first, int last)
     }
 }
 
-/* Rows [first, last) of every active expert's down, and of the shared one's, then of the output. */
-static void down_piece(void *arg, int worker, int64_t first, int64_t last)
+/* Rows [first, last) of every active expert's down. */
+static void expert_down(const moe *m, int64_t first, int64_t last)
 {
-    (void)worker;
-    moe *m = arg;
     for (int i = 0; i < m->n_active; i++) {
         const pm_weight *down = &m->args->down[m->active[i]];
         int64_t from = m->offset[m->active[i]], to = m->offset[m->active[i] + 1];
@@ -207,8 +240,34 @@ static void down_piece(void *arg, int worker, int64_t first, int64_t last)
         columns.x += from * m->width;
         if (groups)
             columns.quantised = pm_quantised_rows(&columns.quantised, (size_t)from, (size_t)m->width, (size_t)groups);
-        pm_results results = {m->y + from * m->hidden, NULL, m->hidden};
+        pm_results results = {m->y + from * m->in, NULL, m->in};
         pm_multiply(m->cpu, down, (int)first, (int)last, &columns, &results);
+    }
+}
+
+/* The same of a latent's elements, and their sum for each token. */
+static void latent_piece(void *arg, int worker, int64_t first, int64_t last)
+{
+    (void)worker;
+    moe *m = arg;
+    expert_down(m, first, last);
+    for (int t = 0; t < m->tokens; t++)
+        add_experts(m, t, (int)first, (int)(last - first), m->sum + (int64_t)t * m->in + first);
+}
+
+/* Rows [first, last) of every active expert's down, or of latent_out, and of the shared one's down, then of the output.
+ */
+static void down_piece(void *arg, int worker, int64_t first, int64_t last)
+{
+    (void)worker;
+    moe *m = arg;
+    const pm_weight *latent_out = m->args->latent_out;
+    if (latent_out) {
+        pm_columns columns = pm_input_columns(m->cpu, &m->latent_sum, latent_out);
+        pm_results results = {m->latent_y, NULL, m->hidden};
+        pm_multiply(m->cpu, latent_out, (int)first, (int)last, &columns, &results);
+    } else {
+        expert_down(m, first, last);
     }
     if (m->shared_width) {
         pm_columns columns = pm_input_columns(m->cpu, &m->shared_h, m->args->shared_down_proj);
@@ -241,7 +300,7 @@ static void costs(const moe *m, double *gate_up, double *down)
     *gate_up = *down = 0;
     for (int i = 0; i < m->n_active; i++) {
         int e = m->active[i], n = m->offset[e + 1] - m->offset[e];
-        *gate_up += (2 * pm_row_cost(&m->args->gate[e], n) + 2 * n) / m->n_active;
+        *gate_up += ((m->args->gate ? 2 : 1) * pm_row_cost(&m->args->up[e], n) + 2 * n) / m->n_active;
         *down += pm_row_cost(&m->args->down[e], n) + n;
     }
     if (m->shared_width)
@@ -258,16 +317,20 @@ int pm_cpu_moe(pm_backend *backend, const pm_batch *batch, const pm_moe_args *ar
              .top_k = args->router ? args->route.top_k : 0,
              .tokens = batch->n_tokens,
              .hidden = (int)args->x->cols,
-             .width = args->router ? args->gate->out : 0,
-             .shared_width = args->shared_gate_proj ? args->shared_gate_proj->out : 0};
+             .width = args->router ? args->up->out : 0,
+             .shared_width = args->shared_up_proj ? args->shared_up_proj->out : 0};
     pm_pool *pool = m.cpu->pool;
     m.slots = m.tokens * m.top_k;
+    m.in = args->latent_in ? args->latent_in->out : m.hidden;
     if (!allocate(&m))
         return pm_fail_memory(err);
     m.x = (pm_input){args->x->data, m.tokens, m.hidden, PM_SCRATCH_NORM, PM_SCRATCH_QUANT, 0, {{0}}};
     m.h = (pm_input){m.gate, m.slots, m.width, PM_SCRATCH_NORM, PM_SCRATCH_HIDDEN_QUANT, 0, {{0}}};
     m.shared_h =
         (pm_input){m.shared_gate, m.tokens, m.shared_width, PM_SCRATCH_NORM, PM_SCRATCH_SHARED_QUANT, 0, {{0}}};
+    m.latent_x = (pm_input){m.latent, m.tokens, m.in, PM_SCRATCH_NORM, PM_SCRATCH_QUANT, 0, {{0}}};
+    m.latent_sum = (pm_input){m.sum, m.tokens, m.in, PM_SCRATCH_NORM, PM_SCRATCH_QUANT, 0, {{0}}};
+    m.expert_x = args->latent_in ? &m.latent_x : &m.x;
     if (!first_products(&m))
         return pm_fail_memory(err);
     bool plain = args->route.kind == PM_ROUTE_SOFTMAX && args->route.normalise;
@@ -283,6 +346,14 @@ int pm_cpu_moe(pm_backend *backend, const pm_batch *batch, const pm_moe_args *ar
         pm_pool_run(pool, rows, (pm_grain(m.cpu, rows, gate_up_ns) + 15) / 16 * 16, gate_up_piece, &m);
     if (!prepare_down(&m))
         return pm_fail_memory(err);
+    if (args->latent_out) {
+        unsigned need = 0;
+        pm_pool_run(pool, m.in, (pm_grain(m.cpu, m.in, down_ns) + 7) / 8 * 8, latent_piece, &m);
+        pm_input_need(m.cpu, args->latent_out, &need);
+        if (!pm_input_prepare(m.cpu, &m.latent_sum, NULL, need))
+            return pm_fail_memory(err);
+        down_ns = pm_row_cost(args->latent_out, m.tokens) + m.tokens;
+    }
     pm_pool_run(pool, m.hidden, (pm_grain(m.cpu, m.hidden, down_ns) + 15) / 16 * 16, down_piece, &m);
     return PM_OK;
 }
