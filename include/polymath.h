@@ -122,6 +122,7 @@ typedef struct pm_prompt {
     pm_token *ids; /* owned: pm_prompt_free */
     size_t n;
     size_t mark; /* tokens before the generation prompt (n when there is none): where the next turn will branch off */
+    bool reasoning; /* the chat template left a reasoning block open, so that the answer begins inside it */
 } pm_prompt;
 
 typedef struct pm_chat {
@@ -264,6 +265,7 @@ typedef struct pm_generate_options {
     bool logprobs;    /* record the chosen token's log-probability and top_logprobs others per token */
     int top_logprobs; /* 0..1000, ordered by (logit descending, id ascending) */
     bool ignore_eos;  /* go on after the model's stop tokens */
+    bool markers;     /* keep, for pm_parser, the control tokens that mark reasoning and calls in the text */
     /* Called with text as it becomes final: whole characters, nothing that may still turn into a stop string. May be
      * NULL. A non-zero return ends the generation as pm_session_cancel does. */
     int (*on_text)(void *user, const char *text, size_t len);
@@ -292,6 +294,60 @@ typedef struct pm_result {
 PM_API int pm_generate(pm_session *session, const pm_prompt *prompt, const pm_generate_options *options, pm_result *out,
                        pm_error *err);
 PM_API void pm_result_free(pm_result *result);
+
+/* ---- answers taken apart ----
+ *
+ * Models write reasoning and calls of tools into the text of an answer, between markers that their chat template shows.
+ * A parser takes them out: fed with the text of pm_generate_options.on_text, in any pieces, it gives events whose
+ * texts, put together, do not depend on the pieces.
+ *
+ * A call is given out when it is complete and well-formed: its arguments are a JSON object that pm_chat takes. Anything
+ * else stays text, byte for byte. White space beside a block is part of the block: all before it, and after it all up
+ * to the last newline. */
+
+typedef enum pm_event_kind {
+    PM_EVENT_TEXT,      /* of the answer itself */
+    PM_EVENT_REASONING, /* text that is not for the answer */
+    PM_EVENT_CALL,      /* a call begins: text is the function's name */
+    PM_EVENT_ARGUMENTS, /* JSON text of its arguments, an object */
+    PM_EVENT_CALL_END
+} pm_event_kind;
+
+/* Texts are len bytes, not terminated, valid during the callback. */
+typedef struct pm_event {
+    pm_event_kind kind;
+    size_t call; /* of the last three kinds: which one, from 0 */
+    const char *text;
+    size_t len;
+    const char *id; /* of PM_EVENT_CALL: as the model named the call, NULL when its format has no ids */
+    size_t id_len;
+} pm_event;
+
+typedef struct pm_parser_options {
+    const char
+        *tools;     /* JSON array as in pm_chat, or NULL: gives the types of arguments that are not written as JSON */
+    bool no_calls;  /* take no calls out, as for a request without tools */
+    bool reasoning; /* pm_prompt.reasoning */
+    void (*on_event)(void *user, const pm_event *event);
+    void *user;
+} pm_parser_options;
+
+typedef struct pm_parser pm_parser;
+
+/* A parser for one answer of this model, by its chat template (with tools, the one for tools). */
+PM_API int pm_parser_new(pm_parser **out, const pm_engine *engine, const pm_parser_options *options, pm_error *err);
+
+/* Takes the next piece of the answer, and its end. Memory is bounded: what would have to be held beyond 4 MiB to become
+ * a call is text. */
+PM_API int pm_parser_feed(pm_parser *parser, const char *text, size_t len, pm_error *err);
+PM_API int pm_parser_end(pm_parser *parser, pm_error *err);
+PM_API void pm_parser_free(pm_parser *parser);
+
+/* A whole answer as a message that pm_chat.messages takes (JSON text, the caller's: pm_free): an object with role,
+ * content, and where there are some reasoning_content and tool_calls. Calls without an id of the model's are numbered:
+ * "call_0". on_event is not called. */
+PM_API int pm_parse_message(const pm_engine *engine, const pm_parser_options *options, const char *text, size_t len,
+                            char **message, pm_error *err);
 
 /* ---- measuring ----
  *

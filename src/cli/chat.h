@@ -4,8 +4,6 @@
 
 #include "cli.h"
 
-#include <jansson.h>
-
 typedef struct pm_conversation {
     pm_opened opened;
     const pm_args *args;

@@ -4,6 +4,8 @@
 
 #include "polymath.h"
 
+#include <jansson.h>
+
 /* What the process ends with. */
 enum { PM_EXIT_OK = 0, PM_EXIT_FAILED = 1, PM_EXIT_USAGE = 2, PM_EXIT_INTERRUPTED = 130 };
 
@@ -90,6 +92,9 @@ bool pm_on_terminal(void); /* stdout and stderr are both terminals */
  * a model cannot steer it. False when it cannot be written; errno says why. */
 bool pm_cli_write(const char *text, size_t len);
 
+/* What is written to stdout from here on is dim on a terminal, or is as usual again. */
+void pm_cli_dim(bool dim);
+
 /* A line on the terminal that is rewritten in place, shown when the work has already taken a moment; nothing when
  * stderr is no terminal. Zero-initialised plus pm_progress_start is ready. */
 typedef struct pm_progress {
@@ -147,10 +152,14 @@ void pm_close(pm_opened *opened);
 /* The engine options that the flags ask for. */
 pm_engine_options pm_engine_flags(const pm_args *args);
 
-/* Generates one answer, streaming it to stdout when `stream`; *seed receives what the sampler used (-1: greedy). On
- * PM_EXIT_OK `result` is the caller's to free. */
+/* Generates one answer, streaming it to stdout when `stream`; *seed receives what the sampler used (-1: greedy). On a
+ * terminal reasoning is shown dim before the answer, elsewhere it is left out; calls are lines of their own. --raw and
+ * --ids show everything as it comes. On PM_EXIT_OK `result` is the caller's to free. */
 int pm_answer(pm_opened *opened, const pm_args *args, const pm_prompt *prompt, bool stream, pm_result *result,
               int64_t *seed);
+
+/* The answer's message, as pm_parse_message has it; an exit code. */
+int pm_answer_message(const pm_opened *opened, const pm_prompt *prompt, const pm_result *result, json_t **message);
 
 /* Tokens per second of a result's decoding, 0 when there was nothing to measure. */
 double pm_decode_speed(const pm_result *result);

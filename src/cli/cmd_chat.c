@@ -91,6 +91,7 @@ static int take_turn(pm_conversation *chat)
     pm_error err;
     pm_prompt prompt = {0};
     pm_result result = {0};
+    json_t *message;
     int64_t seed;
     int code = PM_EXIT_OK;
     bool no_think = chat->args->value[PM_OPT_NO_THINK].given;
@@ -102,7 +103,9 @@ static int take_turn(pm_conversation *chat)
         code = pm_cli_fail("%s", err.message);
     if (code == PM_EXIT_OK)
         code = pm_answer(&chat->opened, chat->args, &prompt, true, &result, &seed);
-    if (code == PM_EXIT_OK && !pm_add_message(chat->messages, "assistant", result.text, result.len))
+    if (code == PM_EXIT_OK)
+        code = pm_answer_message(&chat->opened, &prompt, &result, &message);
+    if (code == PM_EXIT_OK && json_array_append_new(chat->messages, message) != 0)
         code = pm_cli_fail("out of memory");
     if (code == PM_EXIT_OK) {
         chat->turns++;

@@ -149,6 +149,20 @@ static json_t *json_logprobs(const pm_engine *engine, const pm_result *result, s
     return NULL;
 }
 
+/* Puts an answer's own text, its reasoning and its calls into the object of --json; an exit code. */
+static int add_message(json_t *object, const pm_opened *opened, const pm_prompt *prompt, const pm_result *result)
+{
+    static const char *const names[] = {"reasoning_content", "tool_calls"};
+    json_t *message = NULL;
+    int code = pm_answer_message(opened, prompt, result, &message);
+    bool whole = code == PM_EXIT_OK && json_object_set(object, "text", json_object_get(message, "content")) == 0;
+    for (size_t i = 0; whole && i < sizeof(names) / sizeof(*names); i++)
+        if (json_object_get(message, names[i]))
+            whole = json_object_set(object, names[i], json_object_get(message, names[i])) == 0;
+    json_decref(message);
+    return whole || code != PM_EXIT_OK ? code : pm_cli_fail("out of memory");
+}
+
 /* Prints the one object of --json; an exit code. */
 static int print_json(const pm_opened *opened, const pm_args *args, const pm_prompt *prompt, const pm_result *result,
                       int64_t seed)
@@ -168,6 +182,12 @@ static int print_json(const pm_opened *opened, const pm_args *args, const pm_pro
     if (whole && args->value[PM_OPT_TOP_LOGPROBS].given) {
         size_t n_top = (size_t)args->value[PM_OPT_TOP_LOGPROBS].integer;
         whole = json_object_set_new(object, "logprobs", json_logprobs(opened->engine, result, n_top)) == 0;
+    }
+    bool raw = args->value[PM_OPT_RAW].given || args->value[PM_OPT_IDS].given;
+    int code = whole && !raw ? add_message(object, opened, prompt, result) : PM_EXIT_OK;
+    if (code != PM_EXIT_OK) {
+        json_decref(object);
+        return code;
     }
     /* Nine digits give a float back exactly. */
     char *text = whole ? json_dumps(object, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;

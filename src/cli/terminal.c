@@ -75,6 +75,12 @@ bool pm_cli_write(const char *text, size_t len)
     return fflush(stdout) == 0 && !ferror(stdout);
 }
 
+void pm_cli_dim(bool dim)
+{
+    if (isatty(STDOUT_FILENO))
+        fputs(dim ? "\033[2m" : "\033[0m", stdout);
+}
+
 void pm_progress_start(pm_progress *progress, const char *what)
 {
     *progress = (pm_progress){.what = what, .start = pm_seconds()};

@@ -96,6 +96,40 @@ static int read_newline(pm_engine *engine, pm_error *err)
     return status;
 }
 
+/* Finds how the templates' answers have reasoning and calls, and the special tokens that this takes. */
+static int read_reply(pm_engine *engine, pm_error *err)
+{
+    const struct {
+        const pm_template *chat;
+        pm_reply_format *reply;
+    } templates[] = {{engine->chat, &engine->reply}, {engine->chat_tools, &engine->reply_tools}};
+    size_t cap = 0, len;
+    pm_buf text = {0};
+    int status = PM_OK;
+    for (size_t i = 0; i < PM_COUNT(templates); i++) {
+        const char *source = templates[i].chat ? pm_template_source(templates[i].chat, &len) : NULL;
+        if (source)
+            *templates[i].reply = pm_reply_detect(source, len);
+    }
+    for (pm_token id = 0; status == PM_OK && id < pm_tokenizer_vocab(engine->tokenizer); id++) {
+        pm_detok detok;
+        if (!pm_tokenizer_special(engine->tokenizer, id))
+            continue;
+        text.len = 0;
+        pm_detok_init(&detok, engine->tokenizer, true);
+        status = pm_detok_push(&detok, id, &text, err);
+        if (status != PM_OK || !text.len ||
+            !(pm_reply_marker(engine->reply, text.data) || pm_reply_marker(engine->reply_tools, text.data)))
+            continue;
+        if (pm_grow((void **)&engine->markers, &cap, engine->n_markers + 1, sizeof(*engine->markers)) != PM_OK)
+            status = pm_fail_memory(err);
+        else
+            engine->markers[engine->n_markers++] = id;
+    }
+    pm_buf_free(&text);
+    return status;
+}
+
 /* Tokenizer, templates, and what answers are made with. */
 static int open_text(pm_engine *engine, const char *dir, pm_error *err)
 {
@@ -119,6 +153,8 @@ static int open_text(pm_engine *engine, const char *dir, pm_error *err)
         status = read_bos(engine, err);
     if (status == PM_OK)
         status = read_newline(engine, err);
+    if (status == PM_OK)
+        status = read_reply(engine, err);
     json_decref(generation_config);
     json_decref(tokenizer_config);
     return status;
@@ -215,6 +251,7 @@ void pm_engine_close(pm_engine *engine)
     pm_checkpoint_close(engine->checkpoint);
     pm_template_free(engine->chat);
     pm_template_free(engine->chat_tools);
+    free(engine->markers);
     pm_tokenizer_close(engine->tokenizer);
     pm_config_close(engine->config);
     json_decref(engine->special_tokens);

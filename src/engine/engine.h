@@ -8,6 +8,7 @@
 #include "files/checkpoint.h"
 #include "files/config.h"
 #include "model/model.h"
+#include "text/reply.h"
 #include "text/template.h"
 #include "text/tokenizer.h"
 
@@ -24,11 +25,14 @@ struct pm_engine {
     pm_profiler *profiler; /* NULL unless asked for; the backend owns it */
     pm_model *model;
     pm_tokenizer *tokenizer;
-    pm_template *chat, *chat_tools; /* NULL when the model has none; the second is for requests with tools */
-    json_t *special_tokens;         /* object: bos_token, eos_token, ... as text; the templates' own */
-    pm_token bos;                   /* what the post-processor puts in front of a text, -1: nothing */
-    pm_token newline;               /* "\n" as one token, -1: there is none */
-    pm_token *stops;                /* tokens that end an answer */
+    pm_template *chat, *chat_tools;     /* NULL when the model has none; the second is for requests with tools */
+    pm_reply_format reply, reply_tools; /* what their answers have beside text */
+    pm_token *markers;                  /* special tokens that mark it */
+    size_t n_markers;
+    json_t *special_tokens; /* object: bos_token, eos_token, ... as text; the templates' own */
+    pm_token bos;           /* what the post-processor puts in front of a text, -1: nothing */
+    pm_token newline;       /* "\n" as one token, -1: there is none */
+    pm_token *stops;        /* tokens that end an answer */
     size_t n_stops;
     pm_defaults defaults; /* of answers */
 

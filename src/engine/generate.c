@@ -86,7 +86,13 @@ int pm_generate(pm_session *session, const pm_prompt *prompt, const pm_generate_
     pm_engine *engine = session->engine;
     pm_generate_options defaults = {.sampling = engine->defaults.sampling, .max_tokens = engine->defaults.max_tokens};
     pm_run run = {.session = session, .options = options ? options : &defaults, .start = pm_now()};
-    pm_generation_model model = {engine->tokenizer, engine->stops, engine->n_stops, engine->vocab, engine->newline};
+    pm_generation_model model = {.tokenizer = engine->tokenizer,
+                                 .stops = engine->stops,
+                                 .n_stops = engine->n_stops,
+                                 .vocab = engine->vocab,
+                                 .newline = engine->newline,
+                                 .markers = engine->markers,
+                                 .n_markers = run.options->markers ? engine->n_markers : 0};
     pm_error cause;
     int status =
         pm_generation_init(&run.generation, &model, run.options, token_limit(session, prompt, run.options), err);

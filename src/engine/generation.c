@@ -95,10 +95,10 @@ int pm_generation_end(pm_generation *generation, pm_finish finish, pm_error *err
     return PM_OK;
 }
 
-static bool is_stop_token(const pm_generation *generation, pm_token id)
+static bool is_among(const pm_token *tokens, size_t n, pm_token id)
 {
-    for (size_t i = 0; i < generation->model.n_stops; i++)
-        if (generation->model.stops[i] == id)
+    for (size_t i = 0; i < n; i++)
+        if (tokens[i] == id)
             return true;
     return false;
 }
@@ -116,10 +116,11 @@ int pm_generation_next(pm_generation *generation, const float *logits, pm_token 
         pm_sampler_logprobs(&generation->sampler, logits, *id, &generation->logprobs[n], top, generation->n_top);
     }
     generation->ids[generation->n++] = *id;
-    if (!generation->ignore_eos && is_stop_token(generation, *id))
+    if (!generation->ignore_eos && is_among(generation->model.stops, generation->model.n_stops, *id))
         return pm_generation_end(generation, PM_FINISH_STOP, err);
     /* Logits may be wider than the tokenizer's vocabulary; such a token has no text. */
     if (*id < pm_tokenizer_vocab(generation->model.tokenizer)) {
+        generation->detok.special = is_among(generation->model.markers, generation->model.n_markers, *id);
         status = pm_detok_push(&generation->detok, *id, &generation->text, err);
         if (status != PM_OK)
             return status;

@@ -12,8 +12,10 @@ typedef struct pm_generation_model {
     const pm_tokenizer *tokenizer;
     const pm_token *stops; /* tokens that end an answer */
     size_t n_stops;
-    int vocab;        /* width of the logits */
-    pm_token newline; /* as a token of its own, -1: none */
+    int vocab;               /* width of the logits */
+    pm_token newline;        /* as a token of its own, -1: none */
+    const pm_token *markers; /* special tokens that are kept in the text */
+    size_t n_markers;
 } pm_generation_model;
 
 typedef struct pm_generation {

@@ -7,11 +7,15 @@
 
 /* ---- chat ---- */
 
+static bool has_tools(const json_t *variables)
+{
+    return json_array_size(json_object_get(variables, "tools")) > 0;
+}
+
 /* Renders the chat template over the variables. */
 static int render(const pm_engine *engine, const json_t *variables, pm_rendered *out, pm_error *err)
 {
-    bool tools = json_array_size(json_object_get(variables, "tools")) > 0;
-    const pm_template *chat = tools ? engine->chat_tools : engine->chat;
+    const pm_template *chat = has_tools(variables) ? engine->chat_tools : engine->chat;
     if (!chat)
         return pm_fail(err, PM_ERR_UNSUPPORTED, "the model has no chat template; use --raw");
     return pm_template_render(chat, variables, out, err);
@@ -19,7 +23,7 @@ static int render(const pm_engine *engine, const json_t *variables, pm_rendered 
 
 /* Renders and encodes. The template writes all control tokens, so the post-processor stays out, as in transformers; but
  * a BOS that it would add is not lost when the template leaves it to it. */
-static int encode_chat(const pm_engine *engine, const json_t *variables, pm_token **out, size_t *n_out, pm_error *err)
+static int encode_chat(const pm_engine *engine, const json_t *variables, pm_prompt *out, pm_error *err)
 {
     pm_rendered rendered = {0};
     pm_token *ids = NULL;
@@ -42,8 +46,9 @@ static int encode_chat(const pm_engine *engine, const json_t *variables, pm_toke
         n++;
     }
     if (status == PM_OK) {
-        *out = ids;
-        *n_out = n;
+        pm_reply_format reply = has_tools(variables) ? engine->reply_tools : engine->reply;
+        bool reasoning = pm_reply_opened(reply, rendered.text.data, rendered.trust.data, rendered.text.len);
+        *out = (pm_prompt){.ids = ids, .n = n, .mark = n, .reasoning = reasoning};
         ids = NULL;
     }
 done:
@@ -55,17 +60,17 @@ done:
 /* How many tokens the prompt shares with the same one without the generation prompt. */
 static int find_mark(const pm_engine *engine, json_t *variables, pm_prompt *prompt, pm_error *err)
 {
-    pm_token *ids = NULL;
-    size_t n = 0, shared = 0;
+    pm_prompt without;
+    size_t shared = 0;
     if (json_object_set(variables, "add_generation_prompt", json_false()) != 0)
         return pm_fail_memory(err);
-    int status = encode_chat(engine, variables, &ids, &n, err);
+    int status = encode_chat(engine, variables, &without, err);
     if (status != PM_OK)
         return status;
-    while (shared < n && shared < prompt->n && ids[shared] == prompt->ids[shared])
+    while (shared < without.n && shared < prompt->n && without.ids[shared] == prompt->ids[shared])
         shared++;
     prompt->mark = shared;
-    free(ids);
+    pm_prompt_free(&without);
     return PM_OK;
 }
 
@@ -89,8 +94,7 @@ int pm_chat_prompt(const pm_engine *engine, const pm_chat *chat, pm_prompt *out,
     pm_prompt prompt = {0};
     int status = pm_chat_variables(chat, &variables, err);
     if (status == PM_OK)
-        status = encode_chat(engine, variables, &prompt.ids, &prompt.n, err);
-    prompt.mark = prompt.n;
+        status = encode_chat(engine, variables, &prompt, err);
     if (status == PM_OK && !chat->no_generation_prompt)
         status = find_mark(engine, variables, &prompt, err);
     json_decref(variables);

@@ -45,7 +45,10 @@ int pm_template_new(pm_template **out, const char *name, const char *source, siz
     if (!tmpl)
         return pm_fail_memory(err);
     tmpl->heap.limit = SIZE_MAX / 2;
-    int status = (tmpl->name = strdup(name)) ? PM_OK : pm_fail_memory(err);
+    tmpl->name = strdup(name);
+    tmpl->source = pm_arena_strdup(&tmpl->heap.arena, source, len);
+    tmpl->source_len = len;
+    int status = tmpl->name && tmpl->source ? PM_OK : pm_fail_memory(err);
     if (status == PM_OK)
         status = pm_tpl_lex(&tmpl->heap, name, source, len, &tokens, &n, err);
     if (status == PM_OK)
@@ -65,6 +68,12 @@ void pm_template_free(pm_template *tmpl)
     json_decref(tmpl->own);
     free(tmpl->name);
     free(tmpl);
+}
+
+const char *pm_template_source(const pm_template *tmpl, size_t *len)
+{
+    *len = tmpl->source_len;
+    return tmpl->source;
 }
 
 void pm_template_own(pm_template *tmpl, json_t *values)

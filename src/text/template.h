@@ -16,6 +16,9 @@ typedef struct pm_template pm_template;
 int pm_template_new(pm_template **out, const char *name, const char *source, size_t len, pm_error *err);
 void pm_template_free(pm_template *tmpl);
 
+/* The source as it was given. */
+const char *pm_template_source(const pm_template *tmpl, size_t *len);
+
 /* The chat template of a model directory: chat_template.jinja, else tokenizer_config.json's chat_template (a string, or
  * a list of {name, template}: "default", and "tool_use" when `tools`). *out = NULL when the model has none. */
 int pm_template_open(pm_template **out, const char *dir, bool tools, pm_error *err);

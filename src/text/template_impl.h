@@ -280,6 +280,8 @@ struct pm_template {
     const char **names; /* of variables */
     size_t n_names;
     json_t *own; /* the model's values by name; may be NULL */
+    const char *source;
+    size_t source_len;
 };
 
 /* ---- compiling ---- */

@@ -344,7 +344,11 @@ static void test_answers_in_company(void **state)
         {.temperature = 1, .top_p = 1, .min_p = 0.02f, .seed = 2, .xtc_probability = 0.5f, .xtc_threshold = 0.1f},
         {.temperature = 0.8f, .top_p = 0.9f, .seed = 1, .bias = bias, .n_bias = 2}};
     pm_engine *engine = open_engine(NULL);
-    pm_generation_model model = {engine->tokenizer, engine->stops, engine->n_stops, vocab, engine->newline};
+    pm_generation_model model = {.tokenizer = engine->tokenizer,
+                                 .stops = engine->stops,
+                                 .n_stops = engine->n_stops,
+                                 .vocab = vocab,
+                                 .newline = engine->newline};
     pm_session *sessions[N];
     pm_generation generations[N];
     pm_work work[N];

@@ -63,7 +63,7 @@ typedef struct run {
 } run;
 
 static const pm_token stops[] = {EOS, 38};
-static const pm_generation_model model = {NULL, stops, 2, VOCAB, -1};
+static const pm_generation_model model = {.stops = stops, .n_stops = 2, .vocab = VOCAB, .newline = -1};
 
 static void begin(run *r, const pm_generate_options *options, size_t limit)
 {
