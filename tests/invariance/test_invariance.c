@@ -302,7 +302,7 @@ static void test_answers(void **state)
 {
     pm_engine *engine = open_engine(NULL);
     pm_session *session = new_session(engine), *fresh = new_session(engine);
-    pm_prompt whole = {prompt, length, 0}, part = {prompt, 60, 0};
+    pm_prompt whole = {.ids = prompt, .n = length}, part = {.ids = prompt, .n = 60};
     (void)state;
     for (int t = 0; t < 2; t++) {
         pm_generate_options options = {
