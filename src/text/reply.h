@@ -22,7 +22,7 @@ typedef struct pm_call_format {
      *     %_ white space, or none                   %n the function's name
      *     %i an id "functions.NAME:NUMBER"          %d an id
      *     %a arguments as a JSON object             %c a JSON object with name and arguments
-     *     %l a JSON list of those                   %p a Python list of calls f(key=value)
+     *     %l a JSON list of those                   %p a Python list of calls f(key=value), or such a JSON list
      *     %( .. %) any number of times              %k the name of an argument
      *     %v its value                              %V its value on lines of its own
      *     %t "true" when the value is a string, "false" when it is JSON */

@@ -297,7 +297,10 @@ static pm_reading add_value(pm_call_reader *reader, char code, span value)
 {
     pm_reading read;
     switch (code) {
-    case 'p': return add_python_calls(reader, value);
+    case 'p': /* told to, a model that calls in Python does so in JSON */
+        if (value.text[pm_skip_space(value.text, value.len, 1)] != '{')
+            return add_python_calls(reader, value);
+        return add_json_calls(reader, value);
     case 'l': return add_json_calls(reader, value);
     case 'c':
         read = pm_check_object(value.text, value.len);

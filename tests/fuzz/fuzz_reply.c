@@ -31,7 +31,7 @@ static void on_event(void *user, const pm_event *event)
     result *got = user;
     bool plain = event->kind == PM_EVENT_TEXT || event->kind == PM_EVENT_REASONING;
     if (!plain || !got->events.len || got->last != event->kind)
-        add(&got->events, "TRCAE" + event->kind, 1);
+        add(&got->events, &"TRCAE"[event->kind], 1);
     got->last = event->kind;
     add(&got->events, event->text, event->len);
     add(&got->events, event->id, event->id_len);

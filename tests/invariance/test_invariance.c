@@ -370,7 +370,7 @@ static void test_answers_in_company(void **state)
     }
     for (int i = 0; i < N; i++) {
         pm_session *alone = new_session(engine);
-        pm_prompt part = {prompt + i, 20 + 9 * (size_t)i, 0};
+        pm_prompt part = {.ids = prompt + i, .n = 20 + 9 * (size_t)i};
         pm_generate_options options = {.sampling = samplings[i], .max_tokens = TOKENS, .ignore_eos = true};
         pm_result result;
         assert_int_equal(pm_generate(alone, &part, &options, &result, NULL), PM_OK);

@@ -642,7 +642,7 @@ static void test_full_context(void **state)
 {
     pm_session *session = new_session(small);
     pm_token ids[65];
-    pm_prompt prompt = {ids, 0, 0};
+    pm_prompt prompt = {.ids = ids};
     pm_result result = {.n = 42};
     pm_error err = {0};
     (void)state;

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -353,6 +354,8 @@ static void test_python(void **state)
          "C(f||{\"a\": 0.5, \"b\": 1000, \"c\": 2.0, \"d\": 1e3, \"e\": true, \"g\": null})"},
         {"<|tool_call_start|>[f(a=\")]<|tool_call_end|>\")]<|tool_call_end|>",
          "C(f||{\"a\": \")]<|tool_call_end|>\"})"},
+        {"<|tool_call_start|>[ {\"name\": \"f\", \"arguments\": {\"a\": \"]\"}}]<|tool_call_end|>",
+         "C(f||{\"a\": \"]\"})"},
         {"<|tool_call_start|>[]<|tool_call_end|>", NULL},
         {"<|tool_call_start|>[f(1)]<|tool_call_end|>", NULL},
         {"<|tool_call_start|>[f(a=1 b=2)]<|tool_call_end|>", NULL},
@@ -633,13 +636,13 @@ static size_t text_of_long(const char *format, const char *head, const char *uni
     for (size_t i = 0; i < n; i++)
         add(&text, unit, strlen(unit));
     add(&text, tail, strlen(tail));
-    double start = pm_now();
+    clock_t start = clock();
     assert_int_equal(pm_reply_new(&parser, named(format), &options, &err), PM_OK);
     for (size_t at = 0; at < text.len; at += 1000)
         assert_int_equal(pm_parser_feed(parser, text.data + at, text.len - at < 1000 ? text.len - at : 1000, &err),
                          PM_OK);
     assert_int_equal(pm_parser_end(parser, &err), PM_OK);
-    *seconds = pm_now() - start;
+    *seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
     *calls = got.calls;
     size_t len = got.text.len;
     pm_parser_free(parser);
