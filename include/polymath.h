@@ -151,6 +151,28 @@ PM_API void pm_prompt_free(pm_prompt *prompt);
 PM_API int pm_decode(const pm_engine *engine, const pm_token *ids, size_t n, bool special, char **text, size_t *len,
                      pm_error *err);
 
+/* ---- a tokenizer without its model ---- */
+
+typedef struct pm_tokenizer pm_tokenizer;
+
+/* Reads tokenizer.json and, where it is there, tokenizer_config.json of directory `dir`. A component of a kind that is
+ * not known is an error that names it. An open tokenizer may be used from several threads. */
+PM_API int pm_tokenizer_open(pm_tokenizer **out, const char *dir, pm_error *err);
+PM_API void pm_tokenizer_close(pm_tokenizer *tokenizer); /* NULL is allowed */
+
+/* Encodes text as pm_text_prompt does; with `plain` control tokens are not recognised in it, and none are added. */
+PM_API int pm_tokenizer_ids(const pm_tokenizer *tokenizer, const char *text, size_t len, bool plain, pm_prompt *out,
+                            pm_error *err);
+
+/* Decodes as pm_decode does. */
+PM_API int pm_tokenizer_text(const pm_tokenizer *tokenizer, const pm_token *ids, size_t n, bool special, char **text,
+                             size_t *len, pm_error *err);
+
+/* A token as tokenizer.json spells it, terminated and valid until the tokenizer is closed; NULL when there is none. */
+PM_API const char *pm_tokenizer_token(const pm_tokenizer *tokenizer, pm_token id);
+
+/* ---- further ---- */
+
 /* True when text[0..len) is well-formed UTF-8 (no surrogates, no overlong forms). *bad, if not NULL, receives the
  * offset of the first byte that is not. */
 PM_API bool pm_utf8_valid(const char *text, size_t len, size_t *bad);

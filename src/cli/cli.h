@@ -11,7 +11,7 @@ enum { PM_EXIT_OK = 0, PM_EXIT_FAILED = 1, PM_EXIT_USAGE = 2, PM_EXIT_INTERRUPTE
 
 /* ---- options.c: one table of options drives parsing and --help ---- */
 
-typedef enum pm_command { PM_RUN, PM_CHAT, PM_INSPECT, PM_BENCH, PM_PERPLEXITY, PM_COMMANDS } pm_command;
+typedef enum pm_command { PM_RUN, PM_CHAT, PM_INSPECT, PM_BENCH, PM_PERPLEXITY, PM_TOKENIZE, PM_COMMANDS } pm_command;
 
 typedef enum pm_option {
     PM_OPT_RAW,
@@ -38,6 +38,8 @@ typedef enum pm_option {
     PM_OPT_OPS,
     PM_OPT_CSV,
     PM_OPT_STRIDE,
+    PM_OPT_DECODE,
+    PM_OPT_PLAIN,
     PM_OPT_CTX,
     PM_OPT_KV_TYPE,
     PM_OPT_THREADS,
@@ -170,5 +172,6 @@ int pm_cmd_chat(const pm_args *args);
 int pm_cmd_inspect(const pm_args *args);
 int pm_cmd_bench(const pm_args *args);
 int pm_cmd_perplexity(const pm_args *args);
+int pm_cmd_tokenize(const pm_args *args);
 
 #endif

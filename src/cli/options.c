@@ -17,7 +17,9 @@ enum {
     INSPECT = 1 << PM_INSPECT,
     BENCH = 1 << PM_BENCH,
     PERPLEXITY = 1 << PM_PERPLEXITY,
-    ALL = RUN | CHAT | INSPECT | BENCH | PERPLEXITY
+    TOKENIZE = 1 << PM_TOKENIZE,
+    ENGINE = RUN | CHAT | INSPECT | BENCH | PERPLEXITY, /* what opens the model */
+    ALL = ENGINE | TOKENIZE
 };
 
 static const struct option {
@@ -30,7 +32,7 @@ static const struct option {
 } options[PM_OPTIONS] = {
     [PM_OPT_RAW] = {"--raw", NULL, FLAG, RUN, 0, 0, "continue PROMPT as it is, without the chat template"},
     [PM_OPT_IDS] = {"--ids", "LIST", NUMBERS, RUN, 0, 0, "token ids separated by commas, in place of PROMPT"},
-    [PM_OPT_JSON] = {"--json", NULL, FLAG, RUN | INSPECT | BENCH | PERPLEXITY, 0, 0,
+    [PM_OPT_JSON] = {"--json", NULL, FLAG, RUN | INSPECT | BENCH | PERPLEXITY | TOKENIZE, 0, 0,
                      "print one JSON object instead of text"},
     [PM_OPT_TOP_LOGPROBS] = {"--top-logprobs", "N", INTEGER, RUN, 0, 1000,
                              "with --json: log-probabilities of each token and of the N likeliest in its place"},
@@ -70,9 +72,13 @@ static const struct option {
     [PM_OPT_CSV] = {"--csv", NULL, FLAG, BENCH, 0, 0, "print comma-separated values instead of a table"},
     [PM_OPT_STRIDE] = {"--stride", "N", INTEGER, PERPLEXITY, 1, INT_MAX,
                        "tokens from one window of --ctx tokens to the next (default: half a window)"},
-    [PM_OPT_CTX] = {"--ctx", "N", INTEGER, ALL, 1, INT_MAX,
+    [PM_OPT_DECODE] = {"--decode", NULL, FLAG, TOKENIZE, 0, 0,
+                       "TEXT is token ids, separated by commas or white space: print what they say"},
+    [PM_OPT_PLAIN] = {"--plain", NULL, FLAG, TOKENIZE, 0, 0,
+                      "recognise no control tokens in TEXT and add none; with --decode: leave them out"},
+    [PM_OPT_CTX] = {"--ctx", "N", INTEGER, ENGINE, 1, INT_MAX,
                     "most tokens of prompt and answer, or of a window (default: the model's limit)"},
-    [PM_OPT_KV_TYPE] = {"--kv-type", "f16|f32", CHOICE, ALL, 0, 0,
+    [PM_OPT_KV_TYPE] = {"--kv-type", "f16|f32", CHOICE, ENGINE, 0, 0,
                         "element type of the attention cache (default: f16)"},
     [PM_OPT_THREADS] = {"--threads", "N", INTEGER, RUN | CHAT | BENCH | PERPLEXITY, 1, 1024,
                         "threads (default: one per physical core)"},
@@ -92,6 +98,7 @@ static const struct command {
     [PM_INSPECT] = {"inspect", "[MODEL]", 1, "say whether a checkpoint can be run and what memory it takes"},
     [PM_BENCH] = {"bench", "[MODEL]", 1, "measure how fast a model runs and how far that is from the machine's limit"},
     [PM_PERPLEXITY] = {"perplexity", "[MODEL] FILE", 2, "say how well a model foresees a text; a FILE of - is stdin"},
+    [PM_TOKENIZE] = {"tokenize", "[MODEL] [TEXT]", 2, "print the tokens of a text; without TEXT, or for -, of stdin"},
 };
 
 /* Options that say nothing, or contradict each other, when given together. */
@@ -288,7 +295,7 @@ static int find_command(pm_args *args, const char *name)
             return PM_EXIT_OK;
         }
     }
-    return pm_cli_usage("unknown command '%s'; there are run, chat, inspect, bench and perplexity", name);
+    return pm_cli_usage("unknown command '%s'; there are run, chat, inspect, bench, perplexity and tokenize", name);
 }
 
 /* The first word of the command line: a command, help, --help or --version. */
@@ -304,7 +311,7 @@ static int parse_command(pm_args *args, int argc, char **argv)
         return find_command(args, argv[1]);
     bool question = strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "--version") == 0;
     if (argc > 2 || !question)
-        return pm_cli_usage("the first word is a command: run, chat, inspect, bench or perplexity");
+        return pm_cli_usage("the first word is a command: run, chat, inspect, bench, perplexity or tokenize");
     return PM_EXIT_OK;
 }
 
@@ -325,7 +332,9 @@ static int check_together(const pm_args *args)
     if (args->n_words > command->max_words)
         return pm_cli_usage("'%s' is one word too many for 'polymath %s %s'%s", args->words[command->max_words],
                             command->name, command->words,
-                            args->command == PM_RUN ? "; a PROMPT of several words goes in quotes" : "");
+                            args->command == PM_RUN        ? "; a PROMPT of several words goes in quotes"
+                            : args->command == PM_TOKENIZE ? "; a TEXT of several words goes in quotes"
+                                                           : "");
     return PM_EXIT_OK;
 }
 
@@ -393,9 +402,12 @@ void pm_args_help(const pm_args *args)
         printf("\nA window has 2048 tokens, or the model's limit, unless --ctx says otherwise. Each token is judged "
                "once, in "
                "the\nfirst window that has it, after all that stands before it there.\n");
-    if (args->command == PM_RUN)
-        printf("\nA single word that is an existing directory is the MODEL, any other the PROMPT. '--' ends the "
-               "options.\n");
+    if (args->command == PM_TOKENIZE)
+        printf("\nEach token is a line: its id, a tab, and the token as the model's tokenizer.json spells it.\n");
+    if (args->command == PM_RUN || args->command == PM_TOKENIZE)
+        printf("\nA single word that is an existing directory is the MODEL, any other the %s. '--' ends the "
+               "options.\n",
+               args->command == PM_RUN ? "PROMPT" : "TEXT");
     bool answers = args->command == PM_RUN || args->command == PM_CHAT;
     bool alone = args->command == PM_INSPECT || args->command == PM_BENCH;
     printf("%sMODEL left out is the bundled model.%s\n", alone ? "\n" : "",

@@ -23,6 +23,8 @@ int pm_generation_init(pm_generation *generation, const pm_generation_model *mod
         status = pm_sampler_init(&made.sampler, &options->sampling, model->vocab, err);
     if (status == PM_OK && pm_buf_reserve(&made.text, 0) != PM_OK)
         status = pm_fail_memory(err);
+    if (status == PM_OK)
+        status = pm_detok_init(&made.detok, model->tokenizer, false, err);
     if (status != PM_OK) {
         pm_generation_free(&made);
         return status;
@@ -30,7 +32,6 @@ int pm_generation_init(pm_generation *generation, const pm_generation_model *mod
     made.sampler.guarded = model->stops;
     made.sampler.n_guarded = model->n_stops;
     made.sampler.newline = model->newline;
-    pm_detok_init(&made.detok, model->tokenizer, false);
     *generation = made;
     return PM_OK;
 }
@@ -44,6 +45,7 @@ void pm_generation_free(pm_generation *generation)
 {
     pm_sampler_free(&generation->sampler);
     pm_stop_free(&generation->stop);
+    pm_detok_free(&generation->detok);
     pm_buf_free(&generation->text);
     free(generation->ids);
     free(generation->logprobs);

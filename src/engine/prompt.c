@@ -162,12 +162,14 @@ int pm_decode(const pm_engine *engine, const pm_token *ids, size_t n, bool speci
     int status = pm_engine_check_ids(engine, ids, n, err);
     if (status == PM_OK && pm_buf_reserve(&buf, 0) != PM_OK)
         status = pm_fail_memory(err);
-    pm_detok_init(&detok, engine->tokenizer, special);
+    if (status == PM_OK)
+        status = pm_detok_init(&detok, engine->tokenizer, special, err);
     for (size_t i = 0; status == PM_OK && i < n; i++)
         if (ids[i] < known) /* the model's vocabulary may be the larger one; the rest of it has no text */
             status = pm_detok_push(&detok, ids[i], &buf, err);
     if (status == PM_OK)
         status = pm_detok_finish(&detok, &buf, err);
+    pm_detok_free(&detok);
     if (status != PM_OK) {
         pm_buf_free(&buf);
         return status;

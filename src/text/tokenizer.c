@@ -14,6 +14,11 @@ pm_token pm_tokenizer_id(const pm_tokenizer *tokenizer, const char *token)
     return pm_map_get(&tokenizer->vocab.ids, token, strlen(token), -1);
 }
 
+const char *pm_tokenizer_token(const pm_tokenizer *tokenizer, pm_token id)
+{
+    return id >= 0 && (size_t)id < tokenizer->vocab.n ? tokenizer->vocab.entries[id].text : NULL;
+}
+
 pm_token pm_tokenizer_eos(const pm_tokenizer *tokenizer)
 {
     return tokenizer->eos;
@@ -30,6 +35,7 @@ bool pm_tokenizer_special(const pm_tokenizer *tokenizer, pm_token id)
 typedef struct encoding {
     const pm_tokenizer *tokenizer;
     bool control;
+    bool first; /* the section at hand is the start of the text */
     pm_normalizer_work normalizer;
     pm_pieces pieces;
     pm_bpe_work bpe;
@@ -37,9 +43,9 @@ typedef struct encoding {
 } encoding;
 
 /* Text without added tokens: pieces, and the tokens of each. */
-static int encode_plain(encoding *e, const char *text, size_t len, pm_error *err)
+static int encode_plain(encoding *e, const char *text, size_t len, bool first, pm_error *err)
 {
-    int status = len ? pm_split(&e->tokenizer->splitter, text, len, &e->pieces, err) : PM_OK;
+    int status = len ? pm_split(&e->tokenizer->splitter, text, len, first, &e->pieces, err) : PM_OK;
     for (size_t i = 0; len && i < e->pieces.n && status == PM_OK; i++) {
         pm_range piece = e->pieces.ranges[i];
         status = pm_bpe_encode(&e->tokenizer->bpe, &e->tokenizer->vocab, e->pieces.text + piece.start,
@@ -71,13 +77,14 @@ static int encode_section(encoding *e, const pm_added_set *set, const pm_section
 
 static int encode_normalized(encoding *e, const pm_section *section, size_t start, size_t stop, pm_error *err)
 {
-    return encode_plain(e, section->text + start, stop - start, err);
+    return encode_plain(e, section->text + start, stop - start, e->first && start == 0, err);
 }
 
 /* A section between tokens that are matched before normalisation: normalised, it may hold those matched after. */
 static int encode_raw(encoding *e, const pm_section *section, size_t start, size_t stop, pm_error *err)
 {
     pm_section raw = {section->text + start, stop - start, section->trust ? section->trust + start : NULL}, normal;
+    e->first = start == 0;
     int status = pm_normalize(&e->tokenizer->normalizer, &raw, &e->normalizer, &normal, err);
     return status == PM_OK ? encode_section(e, &e->tokenizer->added.normal, &normal, encode_normalized, err) : status;
 }
@@ -122,4 +129,40 @@ done:
     pm_pieces_free(&e.pieces);
     pm_bpe_work_free(&e.bpe);
     return status;
+}
+
+int pm_tokenizer_ids(const pm_tokenizer *tokenizer, const char *text, size_t len, bool plain, pm_prompt *out,
+                     pm_error *err)
+{
+    pm_prompt prompt = {0};
+    pm_encode_options options = {.control = !plain, .post = !plain};
+    int status = pm_tokenizer_encode(tokenizer, text, len, &options, &prompt.ids, &prompt.n, err);
+    prompt.mark = prompt.n;
+    if (status == PM_OK)
+        *out = prompt;
+    return status;
+}
+
+/* ---- decoding ---- */
+
+int pm_tokenizer_text(const pm_tokenizer *tokenizer, const pm_token *ids, size_t n, bool special, char **text,
+                      size_t *len, pm_error *err)
+{
+    pm_buf buf = {0};
+    pm_detok detok = {0};
+    int status = pm_detok_init(&detok, tokenizer, special, err);
+    if (status == PM_OK && pm_buf_reserve(&buf, 0) != PM_OK)
+        status = pm_fail_memory(err);
+    for (size_t i = 0; status == PM_OK && i < n; i++)
+        status = pm_detok_push(&detok, ids[i], &buf, err);
+    if (status == PM_OK)
+        status = pm_detok_finish(&detok, &buf, err);
+    pm_detok_free(&detok);
+    if (status != PM_OK) {
+        pm_buf_free(&buf);
+        return status;
+    }
+    *text = buf.data;
+    *len = buf.len;
+    return PM_OK;
 }

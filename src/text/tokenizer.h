@@ -5,11 +5,7 @@
 
 #include "base/base.h"
 
-typedef struct pm_tokenizer pm_tokenizer;
-
-/* Reads DIR/tokenizer.json and the special tokens of DIR/tokenizer_config.json (may be absent). */
-int pm_tokenizer_open(pm_tokenizer **out, const char *dir, pm_error *err);
-void pm_tokenizer_close(pm_tokenizer *tokenizer);
+/* Opening, closing and what works on whole texts is in polymath.h. */
 
 int pm_tokenizer_vocab(const pm_tokenizer *tokenizer);                      /* one more than the largest id */
 pm_token pm_tokenizer_id(const pm_tokenizer *tokenizer, const char *token); /* -1 when there is no such token */
@@ -29,19 +25,23 @@ int pm_tokenizer_encode(const pm_tokenizer *tokenizer, const char *text, size_t 
 
 /* ---- decoding, one token at a time ---- */
 
-/* Turns tokens into text without ever giving out part of a character. Zero-initialised plus pm_detok_init is ready. */
+/* Turns tokens into text without ever giving out part of a character, or anything that a later token can change: what
+ * was given out so far is always the start of what the whole list decodes to. */
 typedef struct pm_detok {
     const pm_tokenizer *tokenizer;
     bool special;    /* write special tokens as text instead of leaving them out */
-    bool started;    /* a token was seen (some decoders strip at the start) */
     uint8_t held[8]; /* bytes of an unfinished character */
     int n_held;
+    struct pm_detok_state *states; /* what each step of the decoder remembers; NULL when none has to */
 } pm_detok;
-void pm_detok_init(pm_detok *detok, const pm_tokenizer *tokenizer, bool special);
-/* Appends what has become final to `out`. An ill-formed sequence becomes one U+FFFD as soon as it is known to be one.
- */
+int pm_detok_init(pm_detok *detok, const pm_tokenizer *tokenizer, bool special, pm_error *err);
+void pm_detok_free(pm_detok *detok); /* a zero-initialised one is allowed */
+/* Appends what has become final to `out`. In a byte-level tokenizer an ill-formed sequence becomes one U+FFFD as soon
+ * as it is known to be one; with byte fallback every byte of a run becomes one when the run is ill-formed, as in the
+ * `tokenizers` library. An id that is not in the vocabulary changes nothing; after PM_ERR_MEMORY the rest of the text
+ * is lost. */
 int pm_detok_push(pm_detok *detok, pm_token id, pm_buf *out, pm_error *err);
-/* The end: an unfinished character becomes one U+FFFD. */
+/* The end: an unfinished character becomes U+FFFD. */
 int pm_detok_finish(pm_detok *detok, pm_buf *out, pm_error *err);
 
 #endif

@@ -167,9 +167,10 @@ static const pm_added_token *longest_at(const pm_added_set *set, const pm_sectio
 static bool stands_alone(const pm_section *section, size_t start, size_t stop)
 {
     size_t len;
-    if (start > 0 && pm_char_is_word(pm_char_at(section->text + pm_char_before(section->text, start), &len)))
+    if (start > 0 &&
+        (pm_char_kind(pm_char_at(section->text + pm_char_before(section->text, start), &len)) & PM_CHAR_WORD))
         return false;
-    return stop == section->len || !pm_char_is_word(pm_char_at(section->text + stop, &len));
+    return stop == section->len || !(pm_char_kind(pm_char_at(section->text + stop, &len)) & PM_CHAR_WORD);
 }
 
 const pm_added_token *pm_added_next(pm_added_search *search, size_t *start, size_t *stop)
@@ -190,13 +191,14 @@ const pm_added_token *pm_added_next(pm_added_search *search, size_t *start, size
             continue;
         while (token->lstrip && *start > search->end) {
             size_t before = pm_char_before(section->text, *start);
-            if (!pm_char_is_space(pm_char_at(section->text + before, &len)))
+            if (!(pm_char_kind(pm_char_at(section->text + before, &len)) & PM_CHAR_SPACE))
                 break;
             *start = before;
         }
         if (token->lstrip && *start < search->end)
             *start = search->end;
-        while (token->rstrip && *stop < section->len && pm_char_is_space(pm_char_at(section->text + *stop, &len)))
+        while (token->rstrip && *stop < section->len &&
+               pm_char_kind(pm_char_at(section->text + *stop, &len)) & PM_CHAR_SPACE)
             *stop += len;
         search->end = *stop;
         return token;

@@ -7,20 +7,6 @@
 
 enum { FILE_MAX = 256 << 20 }; /* bytes of tokenizer.json; the largest known have 35 MB */
 
-/* ---- decoder ---- */
-
-static int load_decoder(void *into, const pm_tok_file *file, const json_t *component, const char *where)
-{
-    int *n = into;
-    const char *type;
-    int status = pm_tok_type(file, component, where, &type);
-    if (status == PM_OK && (strcmp(type, "ByteLevel") != 0 || ++*n > 1))
-        return pm_tok_unsupported(file, where, type);
-    return status == PM_OK
-               ? pm_tok_object(file, component, "decoder ByteLevel", "type add_prefix_space trim_offsets use_regex")
-               : status;
-}
-
 /* ---- tokenizer.json ---- */
 
 static int load_added(pm_tokenizer *tokenizer, const pm_tok_file *file, const json_t *list)
@@ -60,7 +46,6 @@ static int load_parts(pm_tokenizer *tokenizer, const pm_tok_file *file, const js
                       const pm_span *merges)
 {
     const json_t *model = json_object_get(root, "model");
-    int decoders = 0;
     int status = pm_tok_object(file, root, "the top level",
                                "version truncation padding added_tokens normalizer pre_tokenizer post_processor "
                                "decoder model");
@@ -71,10 +56,7 @@ static int load_parts(pm_tokenizer *tokenizer, const pm_tok_file *file, const js
     if (status == PM_OK)
         status = pm_splitter_load(&tokenizer->splitter, file, json_object_get(root, "pre_tokenizer"));
     if (status == PM_OK)
-        status = pm_tok_each(file, json_object_get(root, "decoder"), "decoder", "decoders", load_decoder, &decoders);
-    if (status == PM_OK && !decoders)
-        return pm_fail(file->err, PM_ERR_UNSUPPORTED, "%s: a decoder that is not ByteLevel is not supported",
-                       file->path);
+        status = pm_tok_decoder_load(&tokenizer->decoder, file, json_object_get(root, "decoder"));
     if (status == PM_OK)
         status = pm_vocab_load(&tokenizer->vocab, file, vocab);
     if (status == PM_OK)
@@ -84,6 +66,10 @@ static int load_parts(pm_tokenizer *tokenizer, const pm_tok_file *file, const js
     if (status == PM_OK)
         status = pm_tok_each(file, json_object_get(root, "post_processor"), "post_processor", "processors",
                              pm_tok_load_post, tokenizer);
+    /* Where bytes are not all in the vocabulary, what falls back is the spelling. */
+    if (tokenizer->bpe.byte_fallback && !pm_bpe_whole(&tokenizer->bpe))
+        pm_splitter_spell(&tokenizer->splitter);
+    tokenizer->bpe.bytes = tokenizer->splitter.byte_level;
     return status;
 }
 
@@ -163,8 +149,7 @@ int pm_tokenizer_open(pm_tokenizer **out, const char *dir, pm_error *err)
     if (pm_is_there(config_path.data) && ((status = pm_json_file(config_path.data, 0, &config, err)) != PM_OK ||
                                           (status = pm_tok_load_config(tokenizer, &config_file, config)) != PM_OK))
         goto done;
-    if ((status = pm_added_finish(&tokenizer->added, &tokenizer->normalizer, err)) != PM_OK ||
-        (status = pm_vocab_finish(&tokenizer->vocab, &file)) != PM_OK)
+    if ((status = pm_added_finish(&tokenizer->added, &tokenizer->normalizer, err)) != PM_OK)
         goto done;
     pm_bpe_finish(&tokenizer->bpe, &tokenizer->vocab);
     *out = tokenizer;
@@ -182,6 +167,8 @@ void pm_tokenizer_close(pm_tokenizer *tokenizer)
     if (!tokenizer)
         return;
     pm_bpe_free(&tokenizer->bpe);
+    pm_tok_decoder_free(&tokenizer->decoder);
+    pm_normalizer_free(&tokenizer->normalizer);
     pm_splitter_free(&tokenizer->splitter);
     pm_added_free(&tokenizer->added);
     pm_vocab_free(&tokenizer->vocab);

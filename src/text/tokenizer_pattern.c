@@ -1,6 +1,7 @@
 /* Patterns. The `tokenizers` library matches with Oniguruma (syntax: ONIG_SYNTAX_DEFAULT); we match with PCRE2. Most of
  * the two languages is the same; here what differs is rewritten, and what has no equal is refused by name:
  *
+ *   \p{..} \d    PCRE2 may know fewer characters (tokenizer_class.c).
  *   \s \S        White_Space. PCRE2 also counts U+180E.
  *   \w \W \b \B  Alphabetic, marks, decimal digits, connectors. PCRE2 leaves marks out.
  *   \h \H        a hexadecimal digit. In PCRE2: horizontal space.
@@ -15,19 +16,15 @@
 #include <stdio.h>
 #include <string.h>
 
-#define WORD "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
-/* Outside of brackets Oniguruma goes by a table for Latin-1, in which superscripts and fractions are word characters.
- */
-#define WORD_ALONE WORD "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
-#define NONE       SIZE_MAX
+#define NONE SIZE_MAX
 
 enum { GROUPS_MAX = 100, PATTERN_MAX = 1 << 16 };
 
 typedef struct translation {
     const char *in;
     size_t len, at;
-    pm_buf out;
-    size_t atom; /* where in `out` the last thing that can be repeated starts */
+    pm_buf out, *to; /* what is written, and where to: `out`, or the class in the making */
+    size_t atom;     /* where in `out` the last thing that can be repeated starts */
     size_t groups[GROUPS_MAX];
     int depth;
     char why[128]; /* what is not supported */
@@ -37,77 +34,15 @@ typedef struct translation {
 static const struct escape {
     char letter;
     const char *outside, *inside; /* NULL: not supported there */
-    bool set;                     /* stands for several characters, so that no range can end with it */
 } escapes[] = {
-    {'s', "\\p{White_Space}", "\\p{White_Space}", true},
-    {'S', "\\P{White_Space}", "\\P{White_Space}", true},
-    {'d', "\\p{Nd}", "\\p{Nd}", true},
-    {'D', "\\P{Nd}", "\\P{Nd}", true},
-    {'w', "[" WORD_ALONE "]", WORD, true},
-    {'W', "[^" WORD_ALONE "]", NULL, true},
-    {'h', "[0-9A-Fa-f]", "0-9A-Fa-f", true},
-    {'H', "[^0-9A-Fa-f]", NULL, true},
-    {'b', "(?:(?<=[" WORD_ALONE "])(?![" WORD_ALONE "])|(?<![" WORD_ALONE "])(?=[" WORD_ALONE "]))", "\\x08", false},
-    {'B', "(?:(?<=[" WORD_ALONE "])(?=[" WORD_ALONE "])|(?<![" WORD_ALONE "])(?![" WORD_ALONE "]))", NULL, false},
-    {'R', "\\R", NULL, false},
-    {'X', "\\X", NULL, false},
-    {'A', "\\A", NULL, false},
-    {'z', "\\z", NULL, false},
-    {'Z', "\\Z", NULL, false},
-    {'t', "\\t", "\\t", false},
-    {'n', "\\n", "\\n", false},
-    {'r', "\\r", "\\r", false},
-    {'f', "\\f", "\\f", false},
-    {'v', "\\x0b", "\\x0b", false},
-    {'a', "\\a", "\\a", false},
-    {'e', "\\e", "\\e", false},
-};
-
-/* General categories by the names that PCRE2 does not know. */
-static const char *const categories[][2] = {
-    {"Letter", "L"},
-    {"Uppercase_Letter", "Lu"},
-    {"Lowercase_Letter", "Ll"},
-    {"Titlecase_Letter", "Lt"},
-    {"Modifier_Letter", "Lm"},
-    {"Other_Letter", "Lo"},
-    {"Mark", "M"},
-    {"Nonspacing_Mark", "Mn"},
-    {"Spacing_Mark", "Mc"},
-    {"Enclosing_Mark", "Me"},
-    {"Number", "N"},
-    {"Decimal_Number", "Nd"},
-    {"Digit", "Nd"},
-    {"Letter_Number", "Nl"},
-    {"Other_Number", "No"},
-    {"Punctuation", "P"},
-    {"Connector_Punctuation", "Pc"},
-    {"Dash_Punctuation", "Pd"},
-    {"Open_Punctuation", "Ps"},
-    {"Close_Punctuation", "Pe"},
-    {"Initial_Punctuation", "Pi"},
-    {"Final_Punctuation", "Pf"},
-    {"Other_Punctuation", "Po"},
-    {"Symbol", "S"},
-    {"Math_Symbol", "Sm"},
-    {"Currency_Symbol", "Sc"},
-    {"Modifier_Symbol", "Sk"},
-    {"Other_Symbol", "So"},
-    {"Separator", "Z"},
-    {"Space_Separator", "Zs"},
-    {"Line_Separator", "Zl"},
-    {"Paragraph_Separator", "Zp"},
-    {"Other", "C"},
-    {"Control", "Cc"},
-    {"Format", "Cf"},
-    {"Surrogate", "Cs"},
-    {"Private_Use", "Co"},
-    {"Unassigned", "Cn"},
+    {'b', NULL, "\\x08"},    {'R', "\\R", NULL},  {'X', "\\X", NULL},  {'A', "\\A", NULL},  {'z', "\\z", NULL},
+    {'Z', "\\Z", NULL},      {'t', "\\t", "\\t"}, {'n', "\\n", "\\n"}, {'r', "\\r", "\\r"}, {'f', "\\f", "\\f"},
+    {'v', "\\x0b", "\\x0b"}, {'a', "\\a", "\\a"}, {'e', "\\e", "\\e"},
 };
 
 static int put(translation *t, const char *s)
 {
-    return pm_buf_add(&t->out, s, strlen(s));
+    return pm_buf_add(t->to, s, strlen(s));
 }
 
 /* Records what is not supported. */
@@ -136,41 +71,11 @@ static int literal(translation *t)
     t->at += n;
     if (n == 1 && strchr("\\^$.[]|()?*+{}-#&~", t->in[t->at - 1]) && put(t, "\\") != PM_OK)
         return PM_ERR_MEMORY;
-    return pm_buf_add(&t->out, t->in + t->at - n, n);
-}
-
-/* True when name[0..len) is `known` but for case, spaces, hyphens and underscores, which do not count in names. */
-static bool same_name(const char *known, const char *name, size_t len)
-{
-    size_t i = 0;
-    for (;; known++, i++) {
-        while (*known == '_')
-            known++;
-        while (i < len && (name[i] == '_' || name[i] == ' ' || name[i] == '-'))
-            i++;
-        if (!*known || i == len)
-            return !*known && i == len;
-        if ((*known | 32) != (name[i] | 32))
-            return false;
-    }
-}
-
-/* True when PCRE2 knows the property. */
-static bool known_property(const char *prefix, const char *name, size_t len)
-{
-    char pattern[96];
-    int error;
-    PCRE2_SIZE offset;
-    int n = snprintf(pattern, sizeof(pattern), "\\p{%s%.*s}", prefix, (int)len, name);
-    if (n < 0 || (size_t)n >= sizeof(pattern))
-        return false;
-    pcre2_code *code = pcre2_compile((PCRE2_SPTR)pattern, (PCRE2_SIZE)n, PCRE2_UTF, &error, &offset, NULL);
-    pcre2_code_free(code);
-    return code != NULL;
+    return pm_buf_add(t->to, t->in + t->at - n, n);
 }
 
 /* \p{Name}, \p{^Name} or \P{Name}; t->at is behind the letter. */
-static int property(translation *t, char letter)
+static int property(translation *t, char letter, pm_class *class)
 {
     const char *end = more(t) && t->in[t->at] == '{' ? memchr(t->in + t->at, '}', t->len - t->at) : NULL;
     if (!end)
@@ -181,18 +86,45 @@ static int property(translation *t, char letter)
         negative = !negative;
         name++;
     }
-    size_t len = (size_t)(end - name);
     t->at += (size_t)(end - (t->in + t->at)) + 1;
-    for (size_t k = 0; k < PM_COUNT(categories); k++) {
-        if (same_name(categories[k][0], name, len)) {
-            name = categories[k][1];
-            len = strlen(name);
-        }
+    int status = pm_class_property(class, name, (size_t)(end - name), negative);
+    return status == PM_ERR_UNSUPPORTED ? refuse(t, "property ", name, (size_t)(end - name)) : status;
+}
+
+/* Adds to the class what the letter after a backslash, which t->at is behind, stands for when that is a set of
+ * characters; *is_set tells whether it is. */
+static int set_escape(translation *t, char letter, bool inside, pm_class *class, bool *is_set)
+{
+    *is_set = memchr("pPsSdDwWhH", letter, 10) != NULL;
+    switch (letter) {
+    case 'p':
+    case 'P': return property(t, letter, class);
+    case 's':
+    case 'S': return pm_class_property(class, "White_Space", 11, letter == 'S');
+    case 'd':
+    case 'D': return pm_class_property(class, "Nd", 2, letter == 'D');
+    case 'w':
+    case 'W': return pm_class_word(class, !inside, letter == 'W');
+    case 'h': return pm_buf_printf(&class->brackets, "0-9A-Fa-f");
+    case 'H': return pm_buf_printf(&class->alone, "%s[^0-9A-Fa-f]", class->alone.len ? "|" : "");
+    default: return PM_OK;
     }
-    const char *prefix = len > 2 && known_property("sc:", name, len) ? "sc:" : "";
-    if (!*prefix && !known_property("", name, len))
-        return refuse(t, "property ", name, len);
-    return pm_buf_printf(&t->out, "\\%c{%s%.*s}", negative ? 'P' : 'p', prefix, (int)len, name);
+}
+
+/* \b or with `negative` \B. */
+static int word_border(translation *t, bool negative)
+{
+    pm_class class = {0};
+    pm_buf word = {0};
+    int status = pm_class_word(&class, true, false);
+    if (status == PM_OK)
+        status = pm_class_write(&class, false, &word);
+    if (status == PM_OK)
+        status = pm_buf_printf(t->to, "(?:(?<=%s)(?%c%s)|(?<!%s)(?%c%s))", word.data, negative ? '=' : '!', word.data,
+                               word.data, negative ? '!' : '=', word.data);
+    pm_buf_free(&word);
+    pm_class_free(&class);
+    return status;
 }
 
 /* \x{H...}, \xHH, \uHHHH; t->at is behind the letter. */
@@ -212,13 +144,16 @@ static int code_point(translation *t, char letter)
     if (!n || !closed || (letter == 'u' && n < 4) || value > 0x10FFFF || (letter == 'x' && !braces && value > 0x7F) ||
         (value >= 0xD800 && value < 0xE000))
         return refuse(t, "escape \\", &letter, 1);
-    return pm_buf_printf(&t->out, "\\x{%x}", value);
+    return pm_buf_printf(t->to, "\\x{%x}", value);
 }
 
-/* A backslash and what belongs to it; *set as in the table. */
-static int escape(translation *t, bool inside, bool *set)
+/* A backslash and what belongs to it. Inside of brackets a set goes to `class`, and *is_set tells whether it was one:
+ * no range can end with it. */
+static int escape(translation *t, pm_class *class, bool *is_set)
 {
-    *set = false;
+    bool inside = class != NULL;
+    pm_class alone = {0};
+    *is_set = false;
     t->at++;
     if (!more(t))
         return refuse(t, "a backslash at the end", "", 0);
@@ -228,40 +163,34 @@ static int escape(translation *t, bool inside, bool *set)
     if (!alphanumeric)
         return literal(t);
     t->at++;
-    if (letter == 'p' || letter == 'P') {
-        *set = true;
-        return property(t, letter);
-    }
     if (letter == 'x' || letter == 'u')
         return code_point(t, letter);
-    for (size_t k = 0; k < PM_COUNT(escapes); k++) {
-        if (escapes[k].letter == letter && (inside ? escapes[k].inside : escapes[k].outside)) {
-            *set = escapes[k].set;
+    if (!inside && (letter == 'b' || letter == 'B'))
+        return word_border(t, letter == 'B');
+    int status = set_escape(t, letter, inside, inside ? class : &alone, is_set);
+    if (*is_set && !inside && status == PM_OK)
+        status = pm_class_write(&alone, false, t->to);
+    pm_class_free(&alone);
+    if (*is_set || status != PM_OK)
+        return status;
+    for (size_t k = 0; k < PM_COUNT(escapes); k++)
+        if (escapes[k].letter == letter && (inside ? escapes[k].inside : escapes[k].outside))
             return put(t, inside ? escapes[k].inside : escapes[k].outside);
-        }
-    }
     return refuse(t, inside ? "in brackets, escape \\" : "escape \\", &letter, 1);
 }
 
-/* A bracketed class. Oniguruma's nested ones and intersections have no equal in PCRE2. */
-static int brackets(translation *t)
+/* What stands between brackets, into `class`. Oniguruma's nested classes and intersections have no equal in PCRE2. */
+static int class_members(translation *t, pm_class *class)
 {
     bool set = false;
-    int status = put(t, "[");
-    t->at++;
-    if (status == PM_OK && next_is(t, "^")) {
-        status = put(t, "^");
-        t->at++;
-    }
-    if (next_is(t, "]"))
-        return refuse(t, "an empty class or ] as its first character", "", 0);
+    int status = PM_OK;
     while (status == PM_OK && more(t) && t->in[t->at] != ']') {
         if (next_is(t, "["))
             return refuse(t, "a class inside a class", "", 0);
         if (next_is(t, "&&"))
             return refuse(t, "intersection (&&) of classes", "", 0);
         if (next_is(t, "\\")) {
-            status = escape(t, true, &set);
+            status = escape(t, class, &set);
         } else if (next_is(t, "-") && !set) {
             status = put(t, "-");
             t->at++;
@@ -270,10 +199,25 @@ static int brackets(translation *t)
             set = false;
         }
     }
-    if (status == PM_OK && !more(t))
-        return refuse(t, "a class without its ]", "", 0);
+    return status == PM_OK && !more(t) ? refuse(t, "a class without its ]", "", 0) : status;
+}
+
+static int brackets(translation *t)
+{
+    pm_class class = {0};
     t->at++;
-    return status == PM_OK ? put(t, "]") : status;
+    bool negative = next_is(t, "^");
+    t->at += negative;
+    if (next_is(t, "]"))
+        return refuse(t, "an empty class or ] as its first character", "", 0);
+    t->to = &class.brackets;
+    int status = class_members(t, &class);
+    t->to = &t->out;
+    t->at++;
+    if (status == PM_OK)
+        status = pm_class_write(&class, negative, t->to);
+    pm_class_free(&class);
+    return status;
 }
 
 /* The start of a group. */
@@ -391,7 +335,7 @@ static int element(translation *t)
     if (c == '[')
         return brackets(t);
     if (c == '\\')
-        return escape(t, false, &set);
+        return escape(t, NULL, &set);
     if (c == '^' || c == '$' || c == '.') {
         t->at++;
         return pm_buf_add(&t->out, &c, 1);
@@ -420,9 +364,11 @@ static int compile(pcre2_code **out, const char *pattern, size_t len, uint32_t o
     return PM_OK;
 }
 
-int pm_pattern_compile(pcre2_code **out, const pm_tok_file *file, const char *pattern, size_t len, bool plain)
+int pm_pattern_compile(pm_pattern *pattern, const pm_tok_file *file, const char *text, size_t len, const char *where,
+                       bool plain)
 {
-    translation t = {.in = pattern, .len = len, .atom = NONE};
+    translation t = {.in = text, .len = len, .atom = NONE};
+    t.to = &t.out;
     int status = len > PATTERN_MAX ? refuse(&t, "its length", "", 0) : PM_OK;
     while (status == PM_OK && !plain && more(&t))
         status = element(&t);
@@ -431,12 +377,36 @@ int pm_pattern_compile(pcre2_code **out, const pm_tok_file *file, const char *pa
     if (status == PM_OK && !plain)
         status = pm_buf_reserve(&t.out, 0);
     if (status == PM_OK)
-        status = plain ? compile(out, pattern, len, PCRE2_LITERAL, t.why, sizeof(t.why))
-                       : compile(out, t.out.data, t.out.len, PCRE2_MULTILINE | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C,
-                                 t.why, sizeof(t.why));
+        status = plain ? compile(&pattern->code, text, len, PCRE2_LITERAL, t.why, sizeof(t.why))
+                       : compile(&pattern->code, t.out.data, t.out.len,
+                                 PCRE2_MULTILINE | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, t.why, sizeof(t.why));
     pm_buf_free(&t.out);
+    pattern->name = text;
     if (status == PM_ERR_UNSUPPORTED)
-        return pm_fail(file->err, status, "%s: pre_tokenizer: the pattern '%.400s' is not supported: %s", file->path,
-                       pattern, t.why);
+        return pm_fail(file->err, status, "%s: %s: the pattern '%.400s' is not supported: %s", file->path, where, text,
+                       t.why);
     return status == PM_OK ? PM_OK : pm_fail_memory(file->err);
+}
+
+int pm_pattern_load(pm_pattern *pattern, pm_arena *arena, const pm_tok_file *file, const json_t *value,
+                    const char *where)
+{
+    char of[64];
+    const char *text;
+    size_t len;
+    bool literal = json_object_get(value, "String") != NULL;
+    snprintf(of, sizeof(of), "%s: pattern", where);
+    int status = pm_tok_object(file, value, of, literal ? "String" : "Regex");
+    if (status == PM_OK)
+        status = pm_tok_string(file, value, of, literal ? "String" : "Regex", &text, &len);
+    if (status != PM_OK)
+        return status;
+    char *copy = pm_arena_strdup(arena, text, len);
+    return copy ? pm_pattern_compile(pattern, file, copy, len, where, literal) : pm_fail_memory(file->err);
+}
+
+void pm_pattern_free(pm_pattern *pattern)
+{
+    pcre2_code_free(pattern->code);
+    pattern->code = NULL;
 }

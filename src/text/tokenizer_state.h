@@ -10,6 +10,7 @@ struct pm_tokenizer {
     pm_normalizer normalizer;
     pm_splitter splitter;
     pm_bpe bpe;
+    pm_tok_decoder decoder;
     pm_ids before, after; /* what the post-processor puts around the text */
     pm_token eos;
 };

@@ -1,4 +1,4 @@
-/* The vocabulary: tokens by id, ids by spelling, and what each token decodes to. */
+/* The vocabulary: tokens by id, and ids by spelling. */
 #include "text/tokenizer_parts.h"
 
 #include <stdlib.h>
@@ -88,42 +88,6 @@ int pm_vocab_add(pm_vocab *vocab, const pm_tok_file *file, const char *where, co
     if (!copy || reserve(vocab, (size_t)id + 1) != PM_OK || pm_map_set(&vocab->ids, copy, len, id) != PM_OK)
         return pm_fail_memory(file->err);
     vocab->entries[id] = (pm_vocab_entry){.text = copy, .len = (uint32_t)len};
-    return PM_OK;
-}
-
-/* Writes the bytes that text[0..len) spells in the byte-level alphabet; false when it has a character from outside. */
-static bool spelt_bytes(const char *text, size_t len, char *out, size_t *n)
-{
-    *n = 0;
-    for (size_t i = 0, k; i < len; i += k) {
-        int byte = pm_char_byte(pm_char_at(text + i, &k));
-        if (byte < 0)
-            return false;
-        out[(*n)++] = (char)byte;
-    }
-    return true;
-}
-
-/* A token with a character outside the alphabet stands for its own UTF-8, as in the library's ByteLevel decoder. */
-int pm_vocab_finish(pm_vocab *vocab, const pm_tok_file *file)
-{
-    size_t total = 0;
-    for (size_t id = 0; id < vocab->n; id++)
-        total += vocab->entries[id].len;
-    char *pool = pm_arena_alloc(&vocab->arena, total + 1, 1);
-    if (!pool)
-        return pm_fail_memory(file->err);
-    for (size_t id = 0; id < vocab->n; id++) {
-        pm_vocab_entry *entry = &vocab->entries[id];
-        size_t n = 0;
-        entry->bytes = entry->text;
-        entry->n_bytes = entry->len;
-        if (entry->text && spelt_bytes(entry->text, entry->len, pool, &n)) {
-            entry->bytes = pool;
-            entry->n_bytes = (uint32_t)n;
-            pool += n;
-        }
-    }
     return PM_OK;
 }
 

@@ -7,7 +7,7 @@ import pytest
 
 from command import call, refused
 
-COMMANDS = ["run", "chat", "inspect", "bench", "perplexity"]
+COMMANDS = ["run", "chat", "inspect", "bench", "perplexity", "tokenize"]
 
 
 def options(text):
@@ -28,8 +28,8 @@ def every_option(polymath):
     "args, words",
     [
         ([], ["run"]),
-        (["walk"], ["walk", "run, chat, inspect, bench and perplexity"]),
-        (["--json"], ["run, chat, inspect, bench or perplexity"]),
+        (["walk"], ["walk", "run, chat, inspect, bench, perplexity and tokenize"]),
+        (["--json"], ["run, chat, inspect, bench, perplexity or tokenize"]),
         (["run"], ["PROMPT is missing"]),
         (["run", "a", "b", "c"], ["'c'", "quotes"]),
         (["chat", "a", "b"], ["'b' is one word too many for 'polymath chat [MODEL]' (see"]),
@@ -55,6 +55,8 @@ def every_option(polymath):
         (["perplexity"], ["FILE is missing"]),
         (["perplexity", "a", "b", "c"], ["'c'"]),
         (["perplexity", "--seed", "1", "x"], ["--seed", "polymath perplexity"]),
+        (["tokenize", "a", "b", "c"], ["'c'", "quotes"]),
+        (["tokenize", "--ctx", "5", "x"], ["--ctx", "polymath tokenize"]),
         (["run", "--kv-type", "f64", "x"], ["f16|f32", "'f64'"]),
         (["run", "--kv-type", "f1", "x"], ["'f1'"]),
     ],

@@ -65,13 +65,13 @@ static int decode_all(const pm_tokenizer *tokenizer, const char *flags)
         pm_buf text = {0};
         pm_error err;
         pm_detok detok;
-        pm_detok_init(&detok, tokenizer, strchr(flags, 's') != NULL);
-        int status = PM_OK;
+        int status = pm_detok_init(&detok, tokenizer, strchr(flags, 's') != NULL, &err);
         char *p = line, *end;
         for (long id = strtol(p, &end, 10); end != p && status == PM_OK; id = strtol(p = end, &end, 10))
             status = pm_detok_push(&detok, (pm_token)id, &text, &err);
         if (status == PM_OK)
             status = pm_detok_finish(&detok, &text, &err);
+        pm_detok_free(&detok);
         if (status != PM_OK) {
             text.len = 0;
             pm_buf_printf(&text, "error: %s", err.message);

@@ -54,7 +54,7 @@ static void test_no_half_characters(void **state)
                                "aj \xf0\x9f\x98\x80 \xe6\xbc\xa2\xe5\xad\x97\n";
     pm_detok detok;
     pm_buf out = {0};
-    pm_detok_init(&detok, tokenizer, false);
+    assert_int_equal(pm_detok_init(&detok, tokenizer, false, NULL), PM_OK);
     for (size_t i = 0; text[i]; i++) {
         assert_int_equal(pm_detok_push(&detok, byte_token((uint8_t)text[i]), &out, NULL), PM_OK);
         assert_true(pm_utf8_valid(out.data ? out.data : "", out.len, NULL));
@@ -66,6 +66,7 @@ static void test_no_half_characters(void **state)
     assert_int_equal(pm_detok_finish(&detok, &out, NULL), PM_OK);
     assert_string_equal(out.data, text);
     pm_buf_free(&out);
+    pm_detok_free(&detok);
 }
 
 #define R "\xEF\xBF\xBD"
@@ -92,7 +93,7 @@ static void test_replacement(void **state)
     for (size_t i = 0; i < PM_COUNT(cases); i++) {
         pm_detok detok;
         pm_buf out = {0};
-        pm_detok_init(&detok, tokenizer, false);
+        assert_int_equal(pm_detok_init(&detok, tokenizer, false, NULL), PM_OK);
         for (const char *p = cases[i][0]; *p; p++)
             assert_int_equal(pm_detok_push(&detok, byte_token((uint8_t)*p), &out, NULL), PM_OK);
         assert_int_equal(pm_detok_finish(&detok, &out, NULL), PM_OK);
@@ -100,6 +101,7 @@ static void test_replacement(void **state)
         assert_int_equal(pm_detok_finish(&detok, &out, NULL), PM_OK); /* nothing is left */
         assert_string_equal(out.data, cases[i][1]);
         pm_buf_free(&out);
+        pm_detok_free(&detok);
     }
 }
 
@@ -110,11 +112,12 @@ static void test_special_tokens(void **state)
     for (int special = 0; special < 2; special++) {
         pm_detok detok;
         pm_buf out = {0};
-        pm_detok_init(&detok, tokenizer, special);
+        assert_int_equal(pm_detok_init(&detok, tokenizer, special, NULL), PM_OK);
         assert_int_equal(pm_detok_push(&detok, start, &out, NULL), PM_OK);
         assert_int_equal(pm_detok_push(&detok, a, &out, NULL), PM_OK);
         assert_string_equal(out.data, special ? "<|im_start|>a" : "a");
         pm_buf_free(&out);
+        pm_detok_free(&detok);
     }
 }
 
@@ -125,7 +128,7 @@ static void test_unknown_ids(void **state)
     pm_token bad[] = {-1, pm_tokenizer_vocab(tokenizer), INT32_MAX, INT32_MIN};
     pm_detok detok;
     pm_buf out = {0};
-    pm_detok_init(&detok, tokenizer, false);
+    assert_int_equal(pm_detok_init(&detok, tokenizer, false, NULL), PM_OK);
     assert_int_equal(pm_detok_push(&detok, byte_token(0xC3), &out, NULL), PM_OK);
     for (size_t i = 0; i < PM_COUNT(bad); i++) {
         pm_error err = {0};
@@ -138,6 +141,7 @@ static void test_unknown_ids(void **state)
     assert_int_equal(pm_detok_push(&detok, byte_token(0xA9), &out, NULL), PM_OK);
     assert_string_equal(out.data, "\xc3\xa9");
     pm_buf_free(&out);
+    pm_detok_free(&detok);
 }
 
 int main(void)

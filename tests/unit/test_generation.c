@@ -22,9 +22,16 @@ int pm_tokenizer_vocab(const pm_tokenizer *tokenizer)
     return (int)PM_COUNT(pieces);
 }
 
-void pm_detok_init(pm_detok *detok, const pm_tokenizer *tokenizer, bool special)
+int pm_detok_init(pm_detok *detok, const pm_tokenizer *tokenizer, bool special, pm_error *err)
 {
+    (void)err;
     *detok = (pm_detok){.tokenizer = tokenizer, .special = special};
+    return PM_OK;
+}
+
+void pm_detok_free(pm_detok *detok)
+{
+    *detok = (pm_detok){0};
 }
 
 /* Bytes that a character needs by its first one. */

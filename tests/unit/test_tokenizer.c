@@ -56,6 +56,8 @@ typedef struct parts {
 #define SPLIT(pattern)                                                                                                 \
     "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": {\"Regex\": \"" pattern           \
     "\"}, \"behavior\": \"Isolated\", \"invert\": false}, " BYTE_LEVEL "]}"
+#define DECODERS(one, two)  "{\"type\": \"Sequence\", \"decoders\": [" one ", " two "]}"
+#define REPLACE(kind, what) "{\"type\": \"Replace\", \"pattern\": {\"" kind "\": \"" what "\"}, \"content\": \"-\"}"
 #define SPECIAL(id, content)                                                                                           \
     "{\"id\": " #id ", \"content\": \"" content                                                                        \
     "\", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false, \"special\": true}"
@@ -210,6 +212,17 @@ static void test_malformed_files(void **state)
         {{.pre = "{\"type\": \"Split\", \"behavior\": \"Isolated\"}"}, "Split|pattern"},
         {{.pre = "{\"type\": \"Split\", \"behavior\": 1, \"pattern\": {\"Regex\": \"a\"}}"}, "Split|behavior"},
         {{.pre = "{\"type\": \"ByteLevel\", \"use_regex\": 3}"}, "ByteLevel|use_regex"},
+        {{.pre = "{\"type\": \"Metaspace\", \"replacement\": \"__\"}"}, "Metaspace|replacement|'__'"},
+        {{.pre = "{\"type\": \"Metaspace\"}"}, "Metaspace|replacement"},
+        {{.pre = "{\"type\": \"Metaspace\", \"replacement\": \"_\", \"add_prefix_space\": false, "
+                 "\"prepend_scheme\": \"always\"}"},
+         "Metaspace|add_prefix_space|always"},
+        {{.normalizer = "{\"type\": \"Prepend\"}"}, "normalizer Prepend|prepend"},
+        {{.normalizer = "{\"type\": \"Strip\", \"strip_left\": 1}"}, "normalizer Strip|strip_left"},
+        {{.normalizer = "{\"type\": \"Replace\", \"content\": \"a\"}"}, "normalizer Replace|pattern"},
+        {{.decoder = "{\"type\": \"Strip\", \"content\": \"\", \"start\": 1, \"stop\": 0}"}, "decoder Strip|content"},
+        {{.decoder = "{\"type\": \"Strip\", \"content\": \"a\", \"start\": -1, \"stop\": 0}"}, "decoder Strip|start"},
+        {{.decoder = "{\"type\": \"BPEDecoder\"}"}, "decoder BPEDecoder|suffix"},
         {{.post = "{\"type\": \"TemplateProcessing\", \"single\": 5}"}, "TemplateProcessing|single"},
         {{.post = "{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"<s>\"}}]}"}, "<s>"},
         {{.post = "{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"<s>\"}}], "
@@ -234,15 +247,22 @@ static void test_unsupported_components(void **state)
         parts p;
         const char *words;
     } cases[] = {
-        {{.normalizer = "{\"type\": \"NFKC\"}"}, "tokenizer.json|tokenizer component 'NFKC'|normalizer"},
-        {{.normalizer = "{\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"NFC\"}, {\"type\": \"Lowercase\"}]}"},
-         "'Lowercase'|normalizer"},
+        {{.normalizer = "{\"type\": \"BertNormalizer\"}"}, "tokenizer.json|component 'BertNormalizer'|normalizer"},
+        {{.normalizer = "{\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"NFC\"}, {\"type\": \"Nmt\"}]}"},
+         "'Nmt'|normalizer"},
         {{.normalizer = "{\"type\": \"NFC\", \"more\": 1}"}, "normalizer NFC|'more'"},
-        {{.pre = "{\"type\": \"Metaspace\"}"}, "'Metaspace'|pre_tokenizer"},
-        {{.pre = "{\"type\": \"Sequence\", \"pretokenizers\": [" BYTE_LEVEL ", {\"type\": \"Digits\"}]}"},
-         "'Digits'|after ByteLevel"},
-        {{.pre = "null"}, "pre_tokenizer|ByteLevel"},
-        {{.pre = "{\"type\": \"Digits\", \"individual_digits\": true}"}, "pre_tokenizer|ByteLevel"},
+        {{.normalizer = "{\"type\": \"Precompiled\"}"}, "'Precompiled'|normalizer"},
+        {{.normalizer = "{\"type\": \"Replace\", \"pattern\": {\"Regex\": \"(\"}, \"content\": \"\"}"},
+         "normalizer Replace|'('"},
+        {{.normalizer = "{\"type\": \"Replace\", \"pattern\": {\"Glob\": \"*\"}, \"content\": \"\"}"},
+         "normalizer Replace|'Glob'"},
+        {{.pre = "{\"type\": \"UnicodeScripts\"}"}, "'UnicodeScripts'|pre_tokenizer"},
+        {{.pre = "{\"type\": \"Sequence\", \"pretokenizers\": [" BYTE_LEVEL ", {\"type\": \"BertPreTokenizer\"}]}"},
+         "'BertPreTokenizer'|pre_tokenizer"},
+        {{.pre = "{\"type\": \"Metaspace\", \"replacement\": \"_\", \"prepend_scheme\": \"last\"}"},
+         "Metaspace|'last'"},
+        {{.pre = "{\"type\": \"Punctuation\", \"behavior\": \"Odd\"}"}, "Punctuation|'Odd'"},
+        {{.pre = "{\"type\": \"Whitespace\", \"more\": 1}"}, "Whitespace|'more'"},
         {{.pre = "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"a\"}, \"behavior\": \"Odd\"}"}, "Split|'Odd'"},
         {{.pre = "{\"type\": \"Split\", \"pattern\": {\"Glob\": \"a\"}, \"behavior\": \"Isolated\"}"}, "'Glob'"},
         {{.pre = "{\"type\": \"ByteLevel\", \"extra\": true}"}, "ByteLevel|'extra'"},
@@ -255,8 +275,12 @@ static void test_unsupported_components(void **state)
         {{.pre = SPLIT("(?C1)")}, "(?C"},
         {{.pre = SPLIT("\\\\p{Klingon}")}, "Klingon"},
         {{.pre = SPLIT("\\\\x{110000}")}, "escape"},
-        {{.decoder = "{\"type\": \"Metaspace\"}"}, "'Metaspace'|decoder"},
-        {{.decoder = "null"}, "decoder"},
+        {{.decoder = "{\"type\": \"Novel\"}"}, "'Novel'|decoder"},
+        {{.decoder = "{\"type\": \"Fuse\", \"more\": 1}"}, "decoder Fuse|'more'"},
+        {{.decoder = DECODERS("{\"type\": \"Fuse\"}", "{\"type\": \"ByteFallback\"}")}, "ByteFallback|Fuse"},
+        {{.decoder = DECODERS(BYTE_LEVEL, "{\"type\": \"WordPiece\", \"prefix\": \"#\"}")}, "WordPiece|ByteLevel"},
+        {{.decoder = DECODERS(BYTE_LEVEL, REPLACE("Regex", "a+"))}, "Replace|Regex"},
+        {{.decoder = DECODERS(BYTE_LEVEL, REPLACE("String", ""))}, "Replace|empty"},
         {{.post = "{\"type\": \"BertProcessing\"}"}, "'BertProcessing'|post_processor"},
         {{.post = "{\"type\": \"TemplateProcessing\", \"single\": [{\"Sequence\": {\"id\": \"B\"}}]}"}, "single"},
         {{.post = "{\"type\": \"TemplateProcessing\", \"single\": []}"}, "single"},
