@@ -104,7 +104,6 @@ static int read_reply(pm_engine *engine, pm_error *err)
         pm_reply_format *reply;
     } templates[] = {{engine->chat, &engine->reply}, {engine->chat_tools, &engine->reply_tools}};
     size_t cap = 0, len;
-    pm_buf text = {0};
     int status = PM_OK;
     for (size_t i = 0; i < PM_COUNT(templates); i++) {
         const char *source = templates[i].chat ? pm_template_source(templates[i].chat, &len) : NULL;
@@ -112,21 +111,21 @@ static int read_reply(pm_engine *engine, pm_error *err)
             *templates[i].reply = pm_reply_detect(source, len);
     }
     for (pm_token id = 0; status == PM_OK && id < pm_tokenizer_vocab(engine->tokenizer); id++) {
-        pm_detok detok;
+        char *text;
         if (!pm_tokenizer_special(engine->tokenizer, id))
             continue;
-        text.len = 0;
-        pm_detok_init(&detok, engine->tokenizer, true);
-        status = pm_detok_push(&detok, id, &text, err);
-        if (status != PM_OK || !text.len ||
-            !(pm_reply_marker(engine->reply, text.data) || pm_reply_marker(engine->reply_tools, text.data)))
+        status = pm_tokenizer_text(engine->tokenizer, &id, 1, true, &text, &len, err);
+        if (status != PM_OK)
+            break;
+        bool marks = pm_reply_marker(engine->reply, text) || pm_reply_marker(engine->reply_tools, text);
+        pm_free(text);
+        if (!marks)
             continue;
         if (pm_grow((void **)&engine->markers, &cap, engine->n_markers + 1, sizeof(*engine->markers)) != PM_OK)
             status = pm_fail_memory(err);
         else
             engine->markers[engine->n_markers++] = id;
     }
-    pm_buf_free(&text);
     return status;
 }
 
