@@ -1,4 +1,5 @@
-/* polymath chat: a conversation, with line editing when stdin is a terminal, one message a line when it is not. */
+/* polymath chat: a conversation, with line editing when stdin is a terminal. A message is a line, or several of which
+ * all but the last end in a backslash. */
 #include "chat.h"
 
 #include <errno.h>
@@ -8,19 +9,24 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Where lines come from. */
+/* Where messages come from. */
 struct reader {
     EditLine *edit;   /* NULL: stdin is no terminal */
     History *history; /* of this conversation */
     char *line;       /* getline's */
     size_t cap;
+    size_t lines;  /* read so far */
+    char *message; /* the lines of a message that goes on, joined */
+    size_t joined; /* its length so far; 0: there is none */
+    bool no_memory;
 };
 
 static char *edit_prompt(EditLine *edit)
 {
-    (void)edit;
-    static char text[] = "> ";
-    return text;
+    static char first[] = "> ", next[] = ". ";
+    struct reader *reader = NULL;
+    el_get(edit, EL_CLIENTDATA, &reader);
+    return reader && reader->joined ? next : first;
 }
 
 static int reader_open(struct reader *reader)
@@ -36,6 +42,7 @@ static int reader_open(struct reader *reader)
     HistEvent event;
     history(reader->history, &event, H_SETSIZE, 1000);
     history(reader->history, &event, H_SETUNIQUE, 1);
+    el_set(reader->edit, EL_CLIENTDATA, reader);
     el_set(reader->edit, EL_PROMPT, edit_prompt);
     el_set(reader->edit, EL_EDITOR, "emacs");
     el_set(reader->edit, EL_SIGNAL, 1);
@@ -51,10 +58,11 @@ static void reader_close(struct reader *reader)
     if (reader->history)
         history_end(reader->history);
     free(reader->line);
+    free(reader->message);
 }
 
 /* The next line without its end, valid until the next call; false at the end of input. */
-static bool reader_next(struct reader *reader, const char **line, size_t *len)
+static bool next_line(struct reader *reader, const char **line, size_t *len)
 {
     if (reader->edit) {
         int count = 0;
@@ -62,9 +70,11 @@ static bool reader_next(struct reader *reader, const char **line, size_t *len)
             el_set(reader->edit, EL_PREP_TERM, 1); /* before the prompt shows, so that a quick Ctrl-D is not lost */
             errno = 0;
             *line = el_gets(reader->edit, &count);
-            if (!*line && errno == EINTR)
+            if (!*line && errno == EINTR) {
                 fputc('\n', stderr);
-        } while (!*line && errno == EINTR); /* Ctrl-C drops the line */
+                reader->joined = 0;
+            }
+        } while (!*line && errno == EINTR); /* Ctrl-C drops the message */
         if (!*line || count <= 0)
             return false;
         *len = (size_t)count;
@@ -81,7 +91,43 @@ static bool reader_next(struct reader *reader, const char **line, size_t *len)
     }
     while (*len > 0 && ((*line)[*len - 1] == '\n' || (*line)[*len - 1] == '\r'))
         --*len;
+    reader->lines++;
     return true;
+}
+
+/* Adds to the message, which stays terminated. */
+static bool join(struct reader *reader, const char *text, size_t len)
+{
+    char *longer = realloc(reader->message, reader->joined + len + 1);
+    if (!longer)
+        return false;
+    memcpy(longer + reader->joined, text, len);
+    reader->message = longer;
+    reader->joined += len;
+    longer[reader->joined] = '\0';
+    return true;
+}
+
+/* The next message, valid until the next call; *number is that of its first line. False at the end of input, and with
+ * no_memory set when it found none. */
+static bool next_message(struct reader *reader, const char **text, size_t *len, size_t *number)
+{
+    reader->joined = 0;
+    while (next_line(reader, text, len)) {
+        bool goes_on = *len > 0 && (*text)[*len - 1] == '\\';
+        if (reader->joined == 0)
+            *number = reader->lines;
+        if (reader->joined == 0 && !goes_on)
+            return true;
+        reader->no_memory = !join(reader, *text, *len - goes_on) || (goes_on && !join(reader, "\n", 1));
+        if (reader->no_memory)
+            return false;
+        if (!goes_on)
+            break;
+    }
+    *text = reader->message;
+    *len = reader->joined;
+    return reader->joined > 0;
 }
 
 /* Answers the last of the messages and appends the answer; an exit code. The whole conversation is given each time: the
@@ -142,7 +188,8 @@ static int converse(pm_conversation *chat, struct reader *reader)
     size_t len;
     int failed = PM_EXIT_OK;
     char name[32] = "the message";
-    for (size_t number = 1; !chat->over && reader_next(reader, &line, &len); number++) {
+    size_t number = 0;
+    while (!chat->over && next_message(reader, &line, &len, &number)) {
         if (strspn(line, " \t\r\n") >= len)
             continue;
         if (!reader->edit)
@@ -159,6 +206,8 @@ static int converse(pm_conversation *chat, struct reader *reader)
         if (code != PM_EXIT_OK && !reader->edit)
             return code;
     }
+    if (reader->no_memory)
+        return pm_cli_fail("out of memory");
     if (reader->edit && !chat->over)
         fputc('\n', stderr); /* after Ctrl-D */
     if (ferror(stdin))

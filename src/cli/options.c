@@ -397,7 +397,8 @@ void pm_args_help(const pm_args *args)
         printf("  %-24s %s\n", left, option->help);
     }
     if (args->command == PM_CHAT)
-        printf("\nA line that begins with / is a command to the chat; /help lists them.\n");
+        printf("\nA line that ends in \\ goes on in the next. One that begins with / is a command to the chat; /help "
+               "lists them.\n");
     if (args->command == PM_PERPLEXITY)
         printf("\nA window has 2048 tokens, or the model's limit, unless --ctx says otherwise. Each token is judged "
                "once, in "

@@ -1,6 +1,6 @@
 """polymath chat with a pipe for stdin: one message a line."""
 
-from command import call
+from command import call, refused
 
 
 def chat(polymath, text, *args):
@@ -21,6 +21,21 @@ def test_lines(polymath):
     """Empty lines are no messages; the last line may lack its newline, and lines may end as on Windows."""
     answers = chat(polymath, "\n\nWhat is 27 plus 15?\r\n\nWhat is 8 times 7?")
     assert answers == ["27 plus 15 is 42.", "8 times 7 is 56."]
+
+
+def test_a_message_of_several_lines(polymath, tmp_path):
+    file = tmp_path / "chat"
+    text = "What is\\\n\\\r\na dog?\n/system Be\\\nbrief.\nWhat is a cow?\\\n"
+    done = call(polymath, "chat", input=text.encode())
+    assert (done.returncode, done.stderr) == (0, b""), done
+    call(polymath, "chat", input=f"{text}\n/save {file}\n".encode())
+    note = file.read_bytes()[:1000]
+    for content in rb'"What is\n\na dog?"', rb'"Be\nbrief."', rb'"What is a cow?\n"':
+        assert b'"content":' + content in note, (content, note)
+
+
+def test_bad_input_is_told_by_its_first_line(polymath):
+    refused(call(polymath, "chat", input=b"\n\\\nWhat\xff\n"), 1, "line 2: ", "UTF-8")
 
 
 def test_nothing_to_say(polymath):

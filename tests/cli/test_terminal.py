@@ -123,6 +123,24 @@ def test_history_and_ctrl_d(polymath):
         assert terminal.exit_code() == 0
 
 
+def test_a_message_of_several_lines(polymath):
+    """It has a prompt of its own; Ctrl-C drops all of it, Ctrl-D on an empty line ends it."""
+    with Terminal(polymath, "chat") as terminal:
+        for last in b"\x03", b"a dog?\n", b"a dog?\\\n\x04":
+            terminal.wait_for(b"> ")
+            terminal.type(b"What is\\\n")
+            terminal.wait_for(b"\n. ")
+            terminal.type(last)
+            if last != b"\x03":
+                terminal.wait_for(b"tokens/s]")
+        terminal.wait_for(b"> ")
+        terminal.type(b"What is a dog?\n")
+        terminal.wait_for(DOG.encode())
+        terminal.wait_for(b"> ")
+        terminal.type(b"\x04")
+        assert terminal.exit_code() == 0
+
+
 def test_editing_a_line(polymath):
     with Terminal(polymath, "chat") as terminal:
         terminal.wait_for(b"> ")
