@@ -16,7 +16,7 @@ static const pm_expect top_table[] = {
 /* clang-format off */
 static const pm_expect layer_table[] = {
     {"input_layernorm.weight", PM_EXPECT_VECTOR, PM_D_ONE, PM_D_HIDDEN, IN(input_layernorm), 0, PM_EXPECT_CENTRED},
-    {"post_attention_layernorm.weight", PM_EXPECT_VECTOR, PM_D_ONE, PM_D_HIDDEN, IN(post_attention_layernorm), 0, PM_EXPECT_CENTRED},
+    {"post_attention_layernorm.weight", PM_EXPECT_VECTOR, PM_D_ONE, PM_D_HIDDEN, IN(post_attention_layernorm), PM_TWO_BLOCKS, PM_EXPECT_CENTRED},
 
     {"self_attn.q_proj.bias", PM_EXPECT_BIAS, PM_D_ONE, PM_D_Q_PROJ, IN(self_attn.q_proj.bias), PM_QKV_BIAS, 0},
     {"self_attn.k_proj.bias", PM_EXPECT_BIAS, PM_D_ONE, PM_D_KV, IN(self_attn.k_proj.bias), PM_QKV_BIAS, 0},
@@ -48,22 +48,24 @@ static const pm_expect layer_table[] = {
     {"conv.conv.weight", PM_EXPECT_CONV, PM_D_HIDDEN, PM_D_KERNEL, IN(conv.conv), PM_SHORT_CONV, 0},
     {"conv.out_proj", PM_EXPECT_MATRIX, PM_D_HIDDEN, PM_D_HIDDEN, IN(conv.out_proj), PM_SHORT_CONV, 0},
 
-    {"mlp.gate_proj.bias", PM_EXPECT_BIAS, PM_D_ONE, PM_D_MLP, IN(mlp.shared_gate_proj.bias), PM_MLP_BIAS, 0},
+    {"mlp.gate_proj.bias", PM_EXPECT_BIAS, PM_D_ONE, PM_D_MLP, IN(mlp.shared_gate_proj.bias), PM_MLP_BIAS, PM_EXPECT_GATE},
     {"mlp.up_proj.bias", PM_EXPECT_BIAS, PM_D_ONE, PM_D_MLP, IN(mlp.shared_up_proj.bias), PM_MLP_BIAS, 0},
     {"mlp.down_proj.bias", PM_EXPECT_BIAS, PM_D_ONE, PM_D_HIDDEN, IN(mlp.shared_down_proj.bias), PM_MLP_BIAS, 0},
-    {"mlp.gate_proj", PM_EXPECT_MATRIX, PM_D_MLP, PM_D_HIDDEN, IN(mlp.shared_gate_proj), PM_MLP, 0},
+    {"mlp.gate_proj", PM_EXPECT_MATRIX, PM_D_MLP, PM_D_HIDDEN, IN(mlp.shared_gate_proj), PM_MLP, PM_EXPECT_GATE},
     {"mlp.up_proj", PM_EXPECT_MATRIX, PM_D_MLP, PM_D_HIDDEN, IN(mlp.shared_up_proj), PM_MLP, 0},
     {"mlp.down_proj", PM_EXPECT_MATRIX, PM_D_HIDDEN, PM_D_MLP, IN(mlp.shared_down_proj), PM_MLP, 0},
 
     {"mlp.gate", PM_EXPECT_MATRIX, PM_D_EXPERTS, PM_D_HIDDEN, IN(mlp.router), PM_MOE, 0},
     {"mlp.gate.e_score_correction_bias", PM_EXPECT_VECTOR, PM_D_ONE, PM_D_EXPERTS, IN(mlp.e_score_correction_bias), PM_ROUTER_BIAS, 0},
-    {"mlp.experts.gate_proj", PM_EXPECT_EXPERTS, PM_D_MOE, PM_D_HIDDEN, IN(mlp.gate_proj), PM_MOE, 0},
-    {"mlp.experts.up_proj", PM_EXPECT_EXPERTS, PM_D_MOE, PM_D_HIDDEN, IN(mlp.up_proj), PM_MOE, 0},
-    {"mlp.experts.down_proj", PM_EXPECT_EXPERTS, PM_D_HIDDEN, PM_D_MOE, IN(mlp.down_proj), PM_MOE, 0},
-    {"mlp.shared_expert.gate_proj", PM_EXPECT_MATRIX, PM_D_SHARED, PM_D_HIDDEN, IN(mlp.shared_gate_proj), PM_SHARED_EXPERT, 0},
+    {"mlp.fc1_latent_proj", PM_EXPECT_MATRIX, PM_D_EXPERT, PM_D_HIDDEN, IN(mlp.fc1_latent_proj), PM_MOE_LATENT, 0},
+    {"mlp.fc2_latent_proj", PM_EXPECT_MATRIX, PM_D_HIDDEN, PM_D_EXPERT, IN(mlp.fc2_latent_proj), PM_MOE_LATENT, 0},
+    {"mlp.experts.gate_proj", PM_EXPECT_EXPERTS, PM_D_MOE, PM_D_EXPERT, IN(mlp.gate_proj), PM_MOE, PM_EXPECT_GATE},
+    {"mlp.experts.up_proj", PM_EXPECT_EXPERTS, PM_D_MOE, PM_D_EXPERT, IN(mlp.up_proj), PM_MOE, 0},
+    {"mlp.experts.down_proj", PM_EXPECT_EXPERTS, PM_D_EXPERT, PM_D_MOE, IN(mlp.down_proj), PM_MOE, 0},
+    {"mlp.shared_expert.gate_proj", PM_EXPECT_MATRIX, PM_D_SHARED, PM_D_HIDDEN, IN(mlp.shared_gate_proj), PM_SHARED_EXPERT, PM_EXPECT_GATE},
     {"mlp.shared_expert.up_proj", PM_EXPECT_MATRIX, PM_D_SHARED, PM_D_HIDDEN, IN(mlp.shared_up_proj), PM_SHARED_EXPERT, 0},
     {"mlp.shared_expert.down_proj", PM_EXPECT_MATRIX, PM_D_HIDDEN, PM_D_SHARED, IN(mlp.shared_down_proj), PM_SHARED_EXPERT, 0},
-    {"mlp.shared_experts.gate_proj", PM_EXPECT_MATRIX, PM_D_SHARED, PM_D_HIDDEN, IN(mlp.shared_gate_proj), PM_SHARED_EXPERTS, 0},
+    {"mlp.shared_experts.gate_proj", PM_EXPECT_MATRIX, PM_D_SHARED, PM_D_HIDDEN, IN(mlp.shared_gate_proj), PM_SHARED_EXPERTS, PM_EXPECT_GATE},
     {"mlp.shared_experts.up_proj", PM_EXPECT_MATRIX, PM_D_SHARED, PM_D_HIDDEN, IN(mlp.shared_up_proj), PM_SHARED_EXPERTS, 0},
     {"mlp.shared_experts.down_proj", PM_EXPECT_MATRIX, PM_D_HIDDEN, PM_D_SHARED, IN(mlp.shared_down_proj), PM_SHARED_EXPERTS, 0},
     {"mlp.shared_expert_gate", PM_EXPECT_MATRIX, PM_D_ONE, PM_D_HIDDEN, IN(mlp.shared_expert_gate), PM_SHARED_EXPERT, 0},
@@ -114,6 +116,7 @@ static const int_field int_fields[] = {
     {"num_experts", "num_local_experts|n_routed_experts", DIM(PM_D_EXPERTS), 1 << 16, PM_MOE, REQUIRED},
     {"num_experts_per_tok", NULL, TOP(route.top_k), 1 << 16, PM_MOE, REQUIRED},
     {"moe_intermediate_size", NULL, DIM(PM_D_MOE), MAX_WIDTH, PM_MOE, REQUIRED},
+    {"moe_latent_size", NULL, DIM(PM_D_EXPERT), MAX_WIDTH, PM_MOE_LATENT, REQUIRED},
     {"n_shared_experts", NULL, TOP(shared_experts), 1 << 10, PM_SHARED_EXPERTS, REQUIRED},
     {"shared_expert_intermediate_size", NULL, DIM(PM_D_SHARED), MAX_WIDTH, PM_SHARED_EXPERT, REQUIRED},
 };
@@ -193,10 +196,12 @@ static int read_route(const pm_config *config, pm_decoder *d, pm_error *err)
     return status ? pm_fail(err, status, "%s: %s", config->path, why.message) : PM_OK;
 }
 
-/* num_hidden_layers, and the kind of each layer. */
+/* The number of layers, and the kind of each. */
 static int read_layers(pm_model *model, pm_decoder *d, pm_error *err)
 {
-    int status = pm_config_int(model->config, "num_hidden_layers", 1, 1 << 12, &model->layers, err);
+    int status = d->spec->layers
+                     ? d->spec->layers(model->config, &model->layers, err)
+                     : pm_config_int(model->config, "num_hidden_layers", 1, PM_MAX_LAYERS, &model->layers, err);
     if (status != PM_OK)
         return status;
     d->layers = pm_arena_alloc(&model->arena, (size_t)model->layers, sizeof(*d->layers));
@@ -206,6 +211,7 @@ static int read_layers(pm_model *model, pm_decoder *d, pm_error *err)
         status = d->spec->kind(model, i, &d->layers[i].kind, err);
         if (status != PM_OK)
             return status;
+        d->layers[i].kind |= d->spec->one_block ? 0 : PM_TWO_BLOCKS;
         d->kinds |= d->layers[i].kind;
     }
     return PM_OK;
@@ -227,11 +233,15 @@ static int read_config(pm_model *model, pm_decoder *d, pm_error *err)
             pm_config_float(config, d->spec->norm_eps ? d->spec->norm_eps : "rms_norm_eps", 0.0, 1.0, &d->eps, err);
     if (status == PM_OK)
         status = pm_config_bool_or(config, "tie_word_embeddings", d->spec->tied, &d->tied, err);
-    if (status == PM_OK && (d->kinds & PM_ATTENTION))
+    if (status == PM_OK && (d->kinds & PM_ATTENTION) && !d->spec->one_block)
         status = pm_rope_read(config, d->dims[PM_D_HEAD], d->spec->partial_rotary > 0 ? d->spec->partial_rotary : 1.0,
                               &model->arena, &d->rope, err);
     if (status == PM_OK && (d->kinds & PM_LATENT))
         status = pm_latent_config(model, d, err);
+    if (status == PM_OK && (d->kinds & PM_MAMBA))
+        status = pm_mamba_config(model, d, err);
+    if (status == PM_OK && (d->kinds & PM_SHARED_EXPERTS))
+        d->dims[PM_D_SHARED] = d->shared_experts * d->dims[PM_D_MOE];
     if (status == PM_OK)
         status = check_config(model, d, err);
     if (status == PM_OK && (d->kinds & PM_MOE))
@@ -249,13 +259,14 @@ static int read_config(pm_model *model, pm_decoder *d, pm_error *err)
     d->dims[PM_D_QKVZ] = d->dims[PM_D_CHANNELS] + d->dims[PM_D_VALUE];
     d->dims[PM_D_BA] = 2 * d->dims[PM_D_VALUE_HEADS];
     d->dims[PM_D_BCX] = 3 * d->dims[PM_D_HIDDEN];
-    if (d->kinds & PM_SHARED_EXPERTS)
-        d->dims[PM_D_SHARED] = d->shared_experts * d->dims[PM_D_MOE];
+    if (!(d->kinds & PM_MOE_LATENT))
+        d->dims[PM_D_EXPERT] = d->dims[PM_D_HIDDEN];
     model->vocab = d->dims[PM_D_VOCAB];
     return PM_OK;
 }
 
-/* One rows slot per attention layer, one more for an index, two states per delta net, one per short convolution. */
+/* One rows slot per attention layer, one more for an index, two states per delta net or Mamba-2, one per
+ * short convolution. */
 static int plan_cache(pm_model *model, pm_decoder *d, pm_error *err)
 {
     pm_rows_spec *rows = pm_arena_alloc(&model->arena, 2 * (size_t)model->layers, sizeof(*rows));
@@ -277,6 +288,8 @@ static int plan_cache(pm_model *model, pm_decoder *d, pm_error *err)
         }
         if (l->kind & PM_LATENT)
             pm_latent_plan(l, d, cache, rows);
+        if (l->kind & PM_MAMBA)
+            pm_mamba_plan(l, d, cache, states);
         if (l->kind & PM_DELTA) {
             l->states = cache->n_states;
             cache->n_states += 2;
@@ -315,6 +328,7 @@ static int load_weights(pm_model *model, pm_decoder *d, pm_error *err)
                             .stacks = d->spec->stacks,
                             .dims = d->dims,
                             .experts = d->dims[PM_D_EXPERTS],
+                            .ungated = d->spec->one_block,
                             .top_k = d->route.top_k,
                             .splits = pm_latent_splits,
                             .heads = d->heads,
@@ -332,6 +346,8 @@ static int load_weights(pm_model *model, pm_decoder *d, pm_error *err)
         status = pm_load(loader, layer_table, PM_COUNT(layer_table), i, d->layers[i].kind, &d->layers[i], err);
         if (status == PM_OK && (d->layers[i].kind & PM_LATENT))
             status = pm_load(loader, pm_latent_table, pm_latent_rows, i, d->layers[i].kind, &d->layers[i], err);
+        if (status == PM_OK && (d->layers[i].kind & PM_MAMBA))
+            status = pm_load(loader, pm_mamba_table, pm_mamba_rows, i, d->layers[i].kind, &d->layers[i], err);
         if (model->progress)
             model->progress(model->user, (double)(i + 1) / model->layers);
     }
@@ -376,6 +392,8 @@ static int make_activations(pm_model *model, pm_decoder *d, int step_tokens, pm_
         {&d->mixed, PM_D_VALUE, PM_DELTA},
         {&d->bcx, PM_D_BCX, PM_SHORT_CONV},
         {&d->convolved, PM_D_HIDDEN, PM_SHORT_CONV},
+        {&d->projected, PM_D_MAMBA_IN, PM_MAMBA},
+        {&d->scanned, PM_D_INNER, PM_MAMBA},
     };
     int status = PM_OK;
     for (size_t i = 0; status == PM_OK && i < PM_COUNT(list); i++)

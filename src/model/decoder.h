@@ -4,6 +4,8 @@
  *     for each layer: x += mixer(input_layernorm(x)); x += feed_forward(post_attention_layernorm(x))
  *     logits = lm_head(norm(x))
  *
+ * or with one block a layer, x += block(norm(x)), where a block is either of the two.
+ *
  * A family states its layers as a set of parts (a mixer and a feed-forward each), the rules for its names, and what the
  * parts are told apart by; the shapes, the tensors and the step are here once. */
 #ifndef PM_DECODER_H
@@ -28,6 +30,11 @@ enum {
     PM_ROUTER_BIAS = 4096, /* experts are chosen with e_score_correction_bias */
     PM_SHORT_CONV = 8192,  /* conv: gated short convolution */
     PM_CONV_BIAS = 16384,
+    PM_MAMBA = 1 << 15, /* mamba: Mamba-2 */
+    PM_MAMBA_BIAS = 1 << 16,
+    PM_MAMBA_CONV_BIAS = 1 << 17,
+    PM_MOE_LATENT = 1 << 18,     /* routed experts work on latents: mlp.fc1_latent_proj, fc2_latent_proj */
+    PM_TWO_BLOCKS = 1 << 19,     /* not said by a family's kind: without pm_decoder_spec.one_block */
     PM_SHARED_EXPERTS = 1 << 20, /* mlp.shared_experts, in one and without a gate */
     PM_LATENT = 1 << 21,         /* self_attn: multi-head latent attention */
     PM_Q_LATENT = 1 << 22,       /* with latents of queries: q_a_proj, q_b_proj */
@@ -59,6 +66,12 @@ enum {
     PM_D_EXPERTS,
     PM_D_MOE,
     PM_D_SHARED,
+    PM_D_EXPERT, /* what routed experts work on: hidden, or the latent's width */
+    /* Mamba-2: */
+    PM_D_INNER,          /* heads * head_dim */
+    PM_D_MAMBA_CHANNELS, /* of the convolution: inner + 2 * groups * state */
+    PM_D_MAMBA_IN,       /* inner + channels + heads */
+    PM_D_MAMBA_HEADS,
     /* Latent attention: */
     PM_D_ZERO,
     PM_D_Q_LORA,
@@ -86,6 +99,8 @@ enum {
         "rope_scaling.type", PM_ROPE_TYPES                                                                             \
     }
 
+enum { PM_MAX_LAYERS = 1 << 12 };
+
 typedef struct pm_decoder pm_decoder;
 
 typedef struct pm_decoder_spec {
@@ -94,12 +109,15 @@ typedef struct pm_decoder_spec {
     bool gated_attention;   /* q_proj makes a gate beside each query head */
     bool centred_norms;     /* norms are stored as w - 1, unless the convolution has MLX's layout */
     bool derived_head_dim;  /* without head_dim in the config it is hidden_size / num_attention_heads */
+    bool one_block;         /* layers of one block and one norm; ungated MLPs (squared ReLU); no rope */
     bool normalise_top_k;   /* where the config does not say */
     double partial_rotary;  /* the same; 0: all of a head turns */
     bool tied;              /* the same */
     bool interleaved_index; /* the same: indexer_rope_interleave */
     const char *norm_eps;   /* another name of rms_norm_eps, or NULL */
     pm_route route;         /* kind and what the config says nothing of; zeros: softmax */
+    /* The number of layers; NULL: num_hidden_layers says it. */
+    int (*layers)(const pm_config *config, int *layers, pm_error *err);
     /* The kind of layer i. */
     int (*kind)(const pm_model *model, int i, unsigned *kind, pm_error *err);
     /* NULL, or completes what has been read of the config by rules of the family's own. */
@@ -132,7 +150,7 @@ bool pm_decoder_window(const pm_config *config);
 typedef struct pm_decoder_layer {
     unsigned kind;
     int rows;   /* cache slot of attention; of an indexer's keys the next one */
-    int states; /* cache slots of a delta net: convolution, delta; of a short convolution */
+    int states; /* cache slots of a delta net or Mamba-2: convolution, delta or SSM; of a short convolution */
     pm_tensor *input_layernorm, *post_attention_layernorm;
     struct {
         pm_weight q_proj, k_proj, v_proj, o_proj;
@@ -156,8 +174,13 @@ typedef struct pm_decoder_layer {
         pm_tensor *conv, *bias;
     } conv;
     struct {
+        pm_weight in_proj, out_proj;
+        pm_tensor *conv1d, *conv1d_bias, *A_log, *D, *dt_bias, *norm;
+    } mamba;
+    struct {
         pm_weight router, *gate_proj, *up_proj, *down_proj;
         pm_tensor *e_score_correction_bias;
+        pm_weight fc1_latent_proj, fc2_latent_proj;
         pm_weight shared_gate_proj, shared_up_proj, shared_down_proj, shared_expert_gate; /* or the only MLP */
     } mlp;
 } pm_decoder_layer;
@@ -167,6 +190,8 @@ struct pm_decoder {
     int dims[PM_DIMS];
     int heads, kv_heads, key_heads, key_dim, window;
     int rope_dim, index_topk, shared_experts;
+    int mamba_head_dim, mamba_groups, mamba_state;
+    float dt_min, dt_max;
     pm_route route; /* all but the bias */
     unsigned kinds; /* of all layers together */
     bool tied;
@@ -180,6 +205,7 @@ struct pm_decoder {
     /* Activations, [step_tokens, ...]: the residual stream; a layer's projections; what a mixer hands to its output
      * projection. */
     pm_tensor *x, *q, *k, *v, *attended, *qkv, *z, *a, *b, *mixed, *bcx, *convolved;
+    pm_tensor *projected, *scanned;
     pm_tensor *q_latent, *kv_row, *latents, *mixed_latents, *index_q, *index_k, *index_weights;
 };
 
@@ -191,5 +217,12 @@ extern const pm_split pm_latent_splits[];
 int pm_latent_config(pm_model *model, pm_decoder *d, pm_error *err);
 void pm_latent_plan(pm_decoder_layer *l, const pm_decoder *d, pm_cache_spec *cache, pm_rows_spec *rows);
 int pm_latent_step(pm_model *model, const pm_batch *batch, const pm_decoder_layer *l, pm_error *err);
+
+/* Mamba-2, decoder_mamba.c; likewise. */
+extern const pm_expect pm_mamba_table[];
+extern const size_t pm_mamba_rows;
+int pm_mamba_config(pm_model *model, pm_decoder *d, pm_error *err);
+void pm_mamba_plan(pm_decoder_layer *l, const pm_decoder *d, pm_cache_spec *cache, pm_state_spec *states);
+int pm_mamba_step(pm_model *model, const pm_batch *batch, const pm_decoder_layer *l, pm_error *err);
 
 #endif

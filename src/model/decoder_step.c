@@ -22,7 +22,7 @@ static int attention(pm_model *model, const pm_batch *batch, const pm_decoder_la
         .v = d->v,
         .q_norm = l->self_attn.q_norm,
         .k_norm = l->self_attn.k_norm,
-        .rope = &d->rope,
+        .rope = d->spec->one_block ? NULL : &d->rope,
         .eps = d->eps,
         .scale = 1.0f / sqrtf((float)d->dims[PM_D_HEAD]),
         .heads = d->heads,
@@ -111,23 +111,27 @@ static int short_conv(pm_model *model, const pm_batch *batch, const pm_decoder_l
     return status ? status : op->linear(model->backend, batch, &out, err);
 }
 
-/* x += experts(post_attention_layernorm(x)); a plain MLP is a shared expert without routed ones */
+/* x += experts(post_attention_layernorm(x)), in layers of one block of their norm; a plain MLP is a shared expert
+ * without routed ones */
 static int feed_forward(pm_model *model, const pm_batch *batch, const pm_decoder_layer *l, pm_error *err)
 {
     pm_decoder *d = model->impl;
-    bool routed = l->kind & PM_MOE, shared = l->kind & (PM_SHARED_EXPERT | PM_SHARED_EXPERTS | PM_MLP);
+    bool gated = !d->spec->one_block, routed = l->kind & PM_MOE, latent = l->kind & PM_MOE_LATENT;
+    bool shared = l->kind & (PM_SHARED_EXPERT | PM_SHARED_EXPERTS | PM_MLP);
     pm_moe_args args = {
         .x = d->x,
         .residual = d->x,
         .out = d->x,
-        .norm = l->post_attention_layernorm,
+        .norm = l->kind & PM_TWO_BLOCKS ? l->post_attention_layernorm : l->input_layernorm,
         .eps = d->eps,
         .route = d->route,
         .router = routed ? &l->mlp.router : NULL,
-        .gate = l->mlp.gate_proj,
+        .gate = gated ? l->mlp.gate_proj : NULL,
         .up = l->mlp.up_proj,
         .down = l->mlp.down_proj,
-        .shared_gate_proj = shared ? &l->mlp.shared_gate_proj : NULL,
+        .latent_in = latent ? &l->mlp.fc1_latent_proj : NULL,
+        .latent_out = latent ? &l->mlp.fc2_latent_proj : NULL,
+        .shared_gate_proj = shared && gated ? &l->mlp.shared_gate_proj : NULL,
         .shared_up_proj = shared ? &l->mlp.shared_up_proj : NULL,
         .shared_down_proj = shared ? &l->mlp.shared_down_proj : NULL,
         .shared_expert_gate = l->kind & PM_SHARED_EXPERT ? &l->mlp.shared_expert_gate : NULL,
@@ -136,6 +140,15 @@ static int feed_forward(pm_model *model, const pm_batch *batch, const pm_decoder
     return model->backend->ops->moe(model->backend, batch, &args, err);
 }
 
+/* The blocks that a layer may have, in the order in which they come. */
+static const struct {
+    unsigned kind;
+    int (*step)(pm_model *model, const pm_batch *batch, const pm_decoder_layer *l, pm_error *err);
+} blocks[] = {
+    {PM_ATTENTION, attention},   {PM_LATENT, pm_latent_step}, {PM_DELTA, delta_net},
+    {PM_SHORT_CONV, short_conv}, {PM_MAMBA, pm_mamba_step},   {PM_MLP | PM_MOE, feed_forward},
+};
+
 int pm_decoder_step(pm_model *model, const pm_batch *batch, float *logits, pm_error *err)
 {
     pm_decoder *d = model->impl;
@@ -143,12 +156,9 @@ int pm_decoder_step(pm_model *model, const pm_batch *batch, float *logits, pm_er
     int status = op->embed(model->backend, batch, &(pm_embed_args){&d->embed_tokens, d->x}, err);
     for (int i = 0; status == PM_OK && i < model->layers; i++) {
         const pm_decoder_layer *l = &d->layers[i];
-        status = l->kind & PM_ATTENTION ? attention(model, batch, l, err)
-                 : l->kind & PM_LATENT  ? pm_latent_step(model, batch, l, err)
-                 : l->kind & PM_DELTA   ? delta_net(model, batch, l, err)
-                                        : short_conv(model, batch, l, err);
-        if (status == PM_OK)
-            status = feed_forward(model, batch, l, err);
+        for (size_t k = 0; status == PM_OK && k < PM_COUNT(blocks); k++)
+            if (l->kind & blocks[k].kind)
+                status = blocks[k].step(model, batch, l, err);
     }
     if (status != PM_OK || !batch->n_outputs)
         return status;

@@ -51,7 +51,7 @@ int pm_rope_read(const pm_config *config, int dims, double partial, pm_arena *ar
  */
 int pm_rope_mscale(const pm_config *config, float *of_rope, float *of_scores, pm_error *err);
 
-extern const pm_family pm_deepseek_v3, pm_deepseek_v32, pm_glm_moe_dsa, pm_lfm2, pm_lfm2_moe, pm_llama, pm_mistral,
-    pm_qwen2, pm_qwen3, pm_qwen3_moe, pm_qwen3_next, pm_qwen3_5, pm_qwen3_5_moe;
+extern const pm_family pm_nemotron_h, pm_deepseek_v3, pm_deepseek_v32, pm_glm_moe_dsa, pm_lfm2, pm_lfm2_moe, pm_llama,
+    pm_mistral, pm_qwen2, pm_qwen3, pm_qwen3_moe, pm_qwen3_next, pm_qwen3_5, pm_qwen3_5_moe;
 
 #endif

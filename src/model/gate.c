@@ -6,7 +6,7 @@
 
 static const pm_family *const families[] = {
     &pm_deepseek_v3, &pm_deepseek_v32, &pm_glm_moe_dsa, &pm_qwen3_5_moe, &pm_qwen3_5, &pm_qwen3_next, &pm_qwen3_moe,
-    &pm_qwen3,       &pm_qwen2,        &pm_llama,       &pm_mistral,     &pm_lfm2,    &pm_lfm2_moe,
+    &pm_qwen3,       &pm_qwen2,        &pm_llama,       &pm_mistral,     &pm_lfm2,    &pm_lfm2_moe,   &pm_nemotron_h,
 };
 
 /* Fields of other families' maths: a config that sets one to anything else asks for something that a family here which
@@ -52,6 +52,8 @@ static const pm_gate_rule common[] = {
     {"conv_bias", "false"},
     {"use_pos_enc", "true"},
     {"block_use_swiglu", "true"},
+    {"moe_latent_size", ""},
+    {"mlp_hidden_act", "silu|swish"},
     {"num_zero_experts", "0"},
     {"zero_expert_num", "0"},
     {NULL, NULL},

@@ -599,7 +599,7 @@ int pm_load(pm_loader *loader, const pm_expect *table, size_t n, int layer, unsi
     char module[NAME_MAX_LEN];
     for (size_t i = 0; i < n; i++) {
         const pm_expect *e = &table[i];
-        if (e->when && !(e->when & kind))
+        if ((e->when && !(e->when & kind)) || ((e->flags & PM_EXPECT_GATE) && loader->layout->ungated))
             continue;
         if (layer < 0)
             snprintf(module, sizeof(module), "%s", e->name);

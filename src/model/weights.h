@@ -29,7 +29,8 @@ typedef enum pm_expect_kind {
 
 enum {
     PM_EXPECT_OPTIONAL = 1, /* may be absent: the field stays zero */
-    PM_EXPECT_CENTRED = 2   /* a norm that PyTorch checkpoints store as w - 1 (see pm_loader.centred) */
+    PM_EXPECT_CENTRED = 2,  /* a norm that PyTorch checkpoints store as w - 1 (see pm_loader.centred) */
+    PM_EXPECT_GATE = 4      /* the gate of an MLP: not where pm_layout.ungated */
 };
 
 /* Where the stacks of experts may come from: for the module "mlp.experts.up_proj" of this table a file has one tensor
@@ -69,6 +70,7 @@ typedef struct pm_layout {
     const pm_stack *stacks;   /* ended by {NULL} */
     const int *dims;
     int experts;             /* per stack */
+    bool ungated;            /* MLPs and experts have no gates */
     int top_k;               /* of them, for one token */
     const pm_split *splits;  /* ended by {NULL}, or NULL */
     int heads;               /* matrices of PM_EXPECT_HEADS */

@@ -37,6 +37,8 @@ static const subject subjects[] = {
     {TRAINED, "lfm2-bf16", NULL, HF, 2e-3},
     {TRAINED, "lfm2_moe-4bit", NULL, MLX, 0},
     {MODELS, "lfm2_moe-bf16", NULL, HF, 2e-3},
+    {TRAINED, "nemotron_h-4bit", NULL, MLX, 0},
+    {MODELS, "nemotron_h-bf16", NULL, HF, 2e-3},
     {TRAINED, "deepseek_v3-4bit", NULL, MLX, 0},
     {MODELS, "deepseek_v3-bf16", NULL, HF, 2e-3},
     {TRAINED, "deepseek_v32-4bit", NULL, MLX, 0},
