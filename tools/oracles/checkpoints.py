@@ -113,6 +113,22 @@ LINEAR, FULL, CONV = "linear_attention", "full_attention", "conv"
 # Convolutions and attention; the MLP's width is derived.
 CONVOLUTIONAL = COMMON | {"hidden_size": 48, "num_attention_heads": 3, "num_key_value_heads": 1, "norm_eps": 1e-5}
 
+# Two groups of two heads; no time step is too short for the reference, which bounds them in prefill only.
+MAMBA = COMMON | {
+    "hidden_size": 48,
+    "intermediate_size": 40,
+    "num_attention_heads": 3,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+    "mamba_num_heads": 4,
+    "mamba_head_dim": 12,
+    "ssm_state_size": 16,
+    "n_groups": 2,
+    "conv_kernel": 4,
+    "time_step_min": 1e-9,
+    "layer_norm_epsilon": 1e-5,
+}
+
 CHECKPOINTS = {
     "qwen3_5": Checkpoint(
         "Qwen3_5ForConditionalGeneration",
@@ -427,6 +443,49 @@ CHECKPOINTS = {
             "rope_parameters": rope(1e4),
         },
         without={"norm_topk_prob false": {"norm_topk_prob": True}},
+    ),
+    "nemotron_h": Checkpoint(
+        "NemotronHForCausalLM",
+        MAMBA
+        | {
+            "layers_block_type": [LINEAR, "moe", FULL, "mlp", LINEAR],
+            "use_bias": True,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 16,
+            "moe_shared_expert_intermediate_size": 24,
+            "moe_latent_size": 20,
+            "n_group": 2,
+            "topk_group": 1,
+            "routed_scaling_factor": 1.7,
+            "norm_topk_prob": True,
+            "tie_word_embeddings": False,
+        },
+        float32=("A_log", "dt_bias", "mixer.D", "e_score_correction_bias"),
+        without={"norm_topk_prob": {"norm_topk_prob": False}},
+        old={
+            "layers_block_type": REMOVED,
+            "layer_types": REMOVED,
+            "hybrid_override_pattern": "ME*-M",
+            "num_hidden_layers": 5,
+            "n_groups": REMOVED,
+            "mamba_n_groups": 2,
+            "conv_kernel": REMOVED,
+            "mamba_d_conv": 4,
+        },
+    ),
+    "nemotron_h-dense": Checkpoint(
+        "NemotronHForCausalLM",
+        MAMBA
+        | {
+            "layers_block_type": ["mlp", FULL, LINEAR, "mlp"],
+            "mlp_bias": True,
+            "use_conv_bias": False,
+            "n_groups": 1,
+            "conv_kernel": 3,
+            "tie_word_embeddings": True,
+        },
+        float32=("A_log",),
     ),
     "mistral": Checkpoint(
         "MistralForCausalLM",

@@ -40,11 +40,11 @@ def spread(name, shape, tied):
         return 1.3, 0.2
     if "norm" in name:
         return 1.0, 0.2
-    if "embed_tokens" in name:
+    if "embed_tokens" in name or "embeddings" in name:
         return 0.0, 3 * fan_in if tied else 1.0
     if "lm_head" in name:
         return 0.0, 3 * fan_in
-    if name.endswith(("mlp.gate.weight", "feed_forward.gate.weight")):
+    if name.endswith(("mlp.gate.weight", "feed_forward.gate.weight", "mixer.gate.weight")):
         return 0.0, 1.5 * fan_in
     if re.search(r"\.(o_proj|out_proj|down_proj|w2)", name):
         return 0.0, 2 * fan_in
@@ -105,10 +105,18 @@ def watch(model, routes):
         scores = out[0].float()
         if type(router).__name__.startswith("Lfm2"):
             scores = scores.sigmoid() + (given[1] if router.use_expert_bias else 0)
+        elif hasattr(router, "e_score_correction_bias"):
+            scores = scores.sigmoid() + router.e_score_correction_bias
+        if getattr(router, "num_group", 1) > 1:  # a group counts by its two best
+            grouped = scores.view(len(scores), router.num_group, -1)
+            best = grouped.topk(2, dim=-1)[0].sum(-1)
+            routes.see(path + " groups", best.numpy(), router.topk_group)
+            kept = best >= best.topk(router.topk_group, dim=-1)[0][:, -1:]
+            scores = grouped.masked_fill(~kept.unsqueeze(-1), float("-inf")).flatten(1)
         routes.see(path, scores.numpy(), router.top_k)
 
     for path, module in model.named_modules():
-        if type(module).__name__.endswith("TopKRouter"):
+        if type(module).__name__.lower().endswith("topkrouter"):
             module.register_forward_hook(lambda router, given, out, path=path: see(path, router, given, out))
 
 
