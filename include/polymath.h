@@ -367,7 +367,7 @@ PM_API void pm_parser_free(pm_parser *parser);
 
 /* A whole answer as a message that pm_chat.messages takes (JSON text, the caller's: pm_free): an object with role,
  * content, and where there are some reasoning_content and tool_calls. Calls without an id of the model's are numbered:
- * "call_0". on_event is not called. */
+ * "call00000". on_event is not called. */
 PM_API int pm_parse_message(const pm_engine *engine, const pm_parser_options *options, const char *text, size_t len,
                             char **message, pm_error *err);
 

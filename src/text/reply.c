@@ -6,7 +6,6 @@
 
 #include "files/config.h"
 
-#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,7 +80,7 @@ static int put(pm_parser *parser, char c)
     parser->last[0] = parser->last[1];
     parser->last[1] = c;
     bool bare = parser->format.calls && parser->format.calls->call[0] == '%';
-    if (isspace((unsigned char)c) || (c == ';' && bare && parser->edge && parser->after_call)) {
+    if (pm_is_space(c) || (c == ';' && bare && parser->edge && parser->after_call)) {
         int status = pm_buf_add(&parser->gap, &c, 1);
         return status == PM_OK && parser->gap.len >= MAX_GAP ? put_gap(parser) : status;
     }
@@ -111,7 +110,7 @@ static void found_reasoning(pm_parser *parser)
 static void found_reasoning_end(pm_parser *parser)
 {
     char before = parser->last[0], quote = parser->last[1];
-    bool opens = before == 0 || isspace((unsigned char)before) || strchr("([{", before);
+    bool opens = before == 0 || pm_is_space(before) || strchr("([{", before);
     if (quote && strchr("`\"'", quote) && opens)
         parser->quote = quote;
     else
@@ -199,7 +198,7 @@ static int take(pm_parser *parser, char c);
 static int take_in_call(pm_parser *parser, char c)
 {
     pm_buf *held = &parser->held;
-    bool space = parser->lead && isspace((unsigned char)c);
+    bool space = parser->lead && pm_is_space(c);
     pm_reading read = PM_READ_MORE;
     if (pm_buf_add(held, &c, 1) != PM_OK)
         return PM_ERR_MEMORY;

@@ -244,7 +244,7 @@ static pm_reading read_literal(pm_call_reader *reader, const char *block, size_t
 
 static pm_reading read_space(pm_call_reader *reader, const char *block, size_t i)
 {
-    if (isspace((unsigned char)block[i]))
+    if (pm_is_space(block[i]))
         return PM_READ_MORE;
     advance(reader, 2);
     return PM_READ_NEXT;

@@ -1,7 +1,6 @@
 /* How the families write reasoning and calls. */
-#include "text/reply.h"
+#include "text/reply_parts.h"
 
-#include <ctype.h>
 #include <string.h>
 
 static const pm_reasoning_format reasoning_formats[] = {
@@ -97,7 +96,7 @@ pm_reply_format pm_reply_detect(const char *source, size_t len)
 bool pm_reply_opened(pm_reply_format format, const char *prompt, const char *trust, size_t len)
 {
     size_t n = format.reasoning ? strlen(format.reasoning->open) : 0;
-    while (len > 0 && isspace((unsigned char)prompt[len - 1]))
+    while (len > 0 && pm_is_space(prompt[len - 1]))
         len--;
     if (n == 0 || len < n || memcmp(prompt + len - n, format.reasoning->open, n) != 0)
         return false;

@@ -10,11 +10,12 @@ typedef struct parts {
     bool failed;
 } parts;
 
-/* A call's object, with what is known at its beginning. */
+/* A call's object, with what is known at its beginning. Nine letters and digits are what Mistral's templates want of an
+ * id; the others take any. */
 static json_t *new_call(const pm_event *event)
 {
     char number[32];
-    snprintf(number, sizeof(number), "call_%zu", event->call);
+    snprintf(number, sizeof(number), "call%05zu", event->call);
     json_t *id = event->id ? json_stringn(event->id, event->id_len) : json_string(number);
     return json_pack("{s:o, s:s, s:{s:s%}}", "id", id, "type", "function", "function", "name", event->text, event->len);
 }

@@ -4,7 +4,6 @@
 
 #include "text/reply.h"
 
-#include <ctype.h>
 #include <jansson.h>
 
 /* ---- calls (reply_call.c) ---- */
@@ -27,10 +26,16 @@ static inline pm_reading pm_reading_of(int status)
     return status == PM_OK ? PM_READ_DONE : status == PM_ERR_MEMORY ? PM_READ_MEMORY : PM_READ_FAIL;
 }
 
+/* ASCII white space, whatever the locale. */
+static inline bool pm_is_space(char c)
+{
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
 /* The place of the first byte from text[at] on that is no white space. */
 static inline size_t pm_skip_space(const char *text, size_t len, size_t at)
 {
-    while (at < len && isspace((unsigned char)text[at]))
+    while (at < len && pm_is_space(text[at]))
         at++;
     return at;
 }

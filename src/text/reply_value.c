@@ -14,7 +14,7 @@
  * be part of one ends the attempt at once, so that little that follows a malformed call is taken with it. */
 static bool may_stand(char c, bool python)
 {
-    if (isspace((unsigned char)c))
+    if (pm_is_space(c))
         return true;
     if (python)
         return isalnum((unsigned char)c) || (unsigned char)c >= 0x80 || (c && strchr("_.,:=+-()[]{}\"'", c));
@@ -181,7 +181,7 @@ pm_reading pm_put_typed(pm_buf *out, const char *text, size_t len, int types)
     const char *json = text + pm_skip_space(text, len, 0);
     size_t n = len - (size_t)(json - text);
     bool no_memory;
-    while (n && isspace((unsigned char)json[n - 1]))
+    while (n && pm_is_space(json[n - 1]))
         n--;
     if (types == PM_TYPE_STRING)
         return pm_put_string(out, text, len);

@@ -56,7 +56,7 @@ def test_json(polymath, model):
     result = as_json(polymath, model, QUESTION)
     assert (result["text"], result["reasoning_content"]) == (TEXT + ".", REASONING)
     function = {"name": "now", "arguments": '{"a":[1]}'}
-    assert result["tool_calls"] == [{"id": "call_0", "type": "function", "function": function}]
+    assert result["tool_calls"] == [{"id": "call00000", "type": "function", "function": function}]
 
 
 def test_raw_is_as_it_comes(polymath, model):
@@ -90,5 +90,5 @@ def test_chat_keeps_the_parts(polymath, model, tmp_path):
         "role": "assistant",
         "content": TEXT + ".",
         "reasoning_content": REASONING,
-        "tool_calls": [{"id": "call_0", "type": "function", "function": {"name": "now", "arguments": '{"a":[1]}'}}],
+        "tool_calls": [{"id": "call00000", "type": "function", "function": {"name": "now", "arguments": '{"a":[1]}'}}],
     }

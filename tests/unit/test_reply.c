@@ -614,7 +614,7 @@ static void test_message(void **state)
     pm_parser_options options = {.reasoning = true};
     assert_int_equal(pm_reply_message(named("Hermes"), &options, answer, strlen(answer), &text, &err), PM_OK);
     assert_string_equal(text, "{\"role\":\"assistant\",\"content\":\"a\",\"reasoning_content\":\"r\",\"tool_calls\":["
-                              "{\"id\":\"call_0\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":"
+                              "{\"id\":\"call00000\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":"
                               "\"{}\"}},{\"id\":\"x\",\"type\":\"function\",\"function\":{\"name\":\"g\","
                               "\"arguments\":\"{\\\"q\\\":\\\"\\\\\\\"\\\"}\"}}]}");
     free(text);
