@@ -94,10 +94,11 @@ typedef struct pm_batch {
 
 /* ---- operations ---- */
 
-/* y = rows of `weight` chosen by the tokens. */
+/* y = rows of `weight` chosen by the tokens, each `copies` times over. */
 typedef struct pm_embed_args {
     const pm_weight *weight; /* [vocab, hidden] */
-    pm_tensor *y;            /* [tokens, hidden] */
+    pm_tensor *y;            /* [tokens, copies * hidden] */
+    int copies;              /* 0: 1 */
 } pm_embed_args;
 
 /* y[i] = W[i] n(x) (+ residual), n an RMS norm or nothing: x * rsqrt(mean(x^2) + eps) * norm. */

@@ -153,7 +153,7 @@ int pm_decoder_step(pm_model *model, const pm_batch *batch, float *logits, pm_er
 {
     pm_decoder *d = model->impl;
     const pm_backend_ops *op = model->backend->ops;
-    int status = op->embed(model->backend, batch, &(pm_embed_args){&d->embed_tokens, d->x}, err);
+    int status = op->embed(model->backend, batch, &(pm_embed_args){.weight = &d->embed_tokens, .y = d->x}, err);
     for (int i = 0; status == PM_OK && i < model->layers; i++) {
         const pm_decoder_layer *l = &d->layers[i];
         for (size_t k = 0; status == PM_OK && k < PM_COUNT(blocks); k++)

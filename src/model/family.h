@@ -51,7 +51,19 @@ int pm_rope_read(const pm_config *config, int dims, double partial, pm_arena *ar
  */
 int pm_rope_mscale(const pm_config *config, float *of_rope, float *of_scores, pm_error *err);
 
-extern const pm_family pm_nemotron_h, pm_deepseek_v3, pm_deepseek_v32, pm_glm_moe_dsa, pm_lfm2, pm_lfm2_moe, pm_llama,
-    pm_mistral, pm_qwen2, pm_qwen3, pm_qwen3_moe, pm_qwen3_next, pm_qwen3_5, pm_qwen3_5_moe;
+/* Where a rope that is not the only one of its model is described. */
+typedef struct pm_rope_place {
+    const char *objects[3]; /* that hold the fields of its scaling, the first that has one counts: "rope_scaling." */
+    const char *theta;      /* the field with its base, whole */
+    double base;            /* where that is not given */
+    double attention; /* what YaRN's attention_factor is where it is not given; 0: what YaRN makes of the others */
+} pm_rope_place;
+
+/* The same for `rotary` elements. */
+int pm_rope_read_at(const pm_config *config, const pm_rope_place *place, int rotary, pm_arena *arena, pm_rope *out,
+                    pm_error *err);
+
+extern const pm_family pm_nemotron_h, pm_deepseek_v3, pm_deepseek_v32, pm_deepseek_v4, pm_glm_moe_dsa, pm_lfm2,
+    pm_lfm2_moe, pm_llama, pm_mistral, pm_qwen2, pm_qwen3, pm_qwen3_moe, pm_qwen3_next, pm_qwen3_5, pm_qwen3_5_moe;
 
 #endif

@@ -5,8 +5,9 @@
 #include <string.h>
 
 static const pm_family *const families[] = {
-    &pm_deepseek_v3, &pm_deepseek_v32, &pm_glm_moe_dsa, &pm_qwen3_5_moe, &pm_qwen3_5, &pm_qwen3_next, &pm_qwen3_moe,
-    &pm_qwen3,       &pm_qwen2,        &pm_llama,       &pm_mistral,     &pm_lfm2,    &pm_lfm2_moe,   &pm_nemotron_h,
+    &pm_deepseek_v3, &pm_deepseek_v32, &pm_deepseek_v4, &pm_glm_moe_dsa, &pm_qwen3_5_moe,
+    &pm_qwen3_5,     &pm_qwen3_next,   &pm_qwen3_moe,   &pm_qwen3,       &pm_qwen2,
+    &pm_llama,       &pm_mistral,      &pm_lfm2,        &pm_lfm2_moe,    &pm_nemotron_h,
 };
 
 /* Fields of other families' maths: a config that sets one to anything else asks for something that a family here which

@@ -6,13 +6,16 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Where the frequencies come from; a field may be in rope_parameters (new files), in rope_scaling, or at the top (old
- * files). */
+/* Where the frequencies come from. */
 typedef struct rope_source {
     const pm_config *config;
+    const pm_rope_place *place;
     double theta;
     int rotary; /* elements that turn */
 } rope_source;
+
+/* A field may be in rope_parameters (new files), in rope_scaling, or at the top (old files). */
+static const pm_rope_place anywhere = {.objects = {"rope_parameters.", "rope_scaling.", ""}};
 
 /* theta^(2i / rotary): the positions in which pair i turns by one radian. */
 static float wavelength(const rope_source *source, int i)
@@ -21,15 +24,15 @@ static float wavelength(const rope_source *source, int i)
 }
 
 /* The field from wherever it is; *out stays when it is absent. `required` or not a number above `above`: an error. */
-static int read_number(const pm_config *config, const char *name, bool required, double above, double *out,
+static int read_number(const rope_source *source, const char *name, bool required, double above, double *out,
                        pm_error *err)
 {
-    static const char *const places[] = {"rope_parameters.", "rope_scaling.", ""};
+    const pm_config *config = source->config;
     const json_t *value = NULL;
-    char field[128];
+    char field[128] = "";
     double number;
-    for (size_t i = 0; !value && i < PM_COUNT(places); i++) {
-        snprintf(field, sizeof(field), "%s%s", places[i], name);
+    for (size_t i = 0; !value && i < PM_COUNT(source->place->objects) && source->place->objects[i]; i++) {
+        snprintf(field, sizeof(field), "%s%s", source->place->objects[i], name);
         value = pm_config_get(config, field);
     }
     if (!value)
@@ -50,7 +53,7 @@ static int scale_none(const rope_source *source, pm_rope *rope, float *inv_freq,
 static int scale_linear(const rope_source *source, pm_rope *rope, float *inv_freq, pm_error *err)
 {
     double factor = 1.0;
-    int status = read_number(source->config, "factor", true, 0.0, &factor, err);
+    int status = read_number(source, "factor", true, 0.0, &factor, err);
     for (int i = 0; status == PM_OK && i < rope->pairs; i++)
         inv_freq[i] /= (float)factor;
     return status;
@@ -60,13 +63,13 @@ static int scale_linear(const rope_source *source, pm_rope *rope, float *inv_fre
 static int scale_llama3(const rope_source *source, pm_rope *rope, float *inv_freq, pm_error *err)
 {
     double factor = 1, low = 1, high = 4, context = 8192;
-    int status = read_number(source->config, "factor", true, 0.0, &factor, err);
+    int status = read_number(source, "factor", true, 0.0, &factor, err);
     if (status == PM_OK)
-        status = read_number(source->config, "low_freq_factor", true, 0.0, &low, err);
+        status = read_number(source, "low_freq_factor", true, 0.0, &low, err);
     if (status == PM_OK)
-        status = read_number(source->config, "high_freq_factor", true, low, &high, err);
+        status = read_number(source, "high_freq_factor", true, low, &high, err);
     if (status == PM_OK)
-        status = read_number(source->config, "original_max_position_embeddings", true, 0.0, &context, err);
+        status = read_number(source, "original_max_position_embeddings", true, 0.0, &context, err);
     if (status != PM_OK)
         return status;
     for (int i = 0; i < rope->pairs; i++) {
@@ -112,15 +115,20 @@ static int scale_yarn(const rope_source *source, pm_rope *rope, float *inv_freq,
     };
     bool truncate = true;
     for (size_t i = 0; i < PM_COUNT(fields); i++) {
-        int status = read_number(config, fields[i].name, fields[i].required, fields[i].above, fields[i].out, err);
+        int status = read_number(source, fields[i].name, fields[i].required, fields[i].above, fields[i].out, err);
         if (status != PM_OK)
             return status;
     }
-    int status = pm_config_bool_or(config, "rope_scaling.truncate", true, &truncate, err);
-    if (status == PM_OK)
-        status = pm_config_bool_or(config, "rope_parameters.truncate", truncate, &truncate, err);
-    if (status != PM_OK)
-        return status;
+    for (size_t i = PM_COUNT(source->place->objects); i-- > 0;) {
+        const char *object = source->place->objects[i];
+        char field[128];
+        snprintf(field, sizeof(field), "%struncate", object ? object : "");
+        int status = object && *object ? pm_config_bool_or(config, field, truncate, &truncate, err) : PM_OK;
+        if (status != PM_OK)
+            return status;
+    }
+    if (attention == 0)
+        attention = source->place->attention;
     if (attention == 0)
         attention = mscale > 0 && mscale_all > 0 ? yarn_mscale(factor, mscale) / yarn_mscale(factor, mscale_all)
                                                  : yarn_mscale(factor, 1.0);
@@ -164,26 +172,61 @@ static int check_flat(const pm_config *config, pm_error *err)
 }
 
 /* rope_type (old files: type); "default" when there is none. */
-static const char *read_type(const pm_config *config)
+static const char *read_type(const rope_source *source)
 {
-    static const char *const fields[] = {"rope_parameters.rope_type", "rope_parameters.type", "rope_scaling.rope_type",
-                                         "rope_scaling.type"};
-    for (size_t i = 0; i < PM_COUNT(fields); i++) {
-        const json_t *value = pm_config_get(config, fields[i]);
-        if (value)
-            return json_is_string(value) ? json_string_value(value) : "?";
-    }
+    static const char *const names[] = {"rope_type", "type"};
+    char field[128];
+    for (size_t i = 0; i < PM_COUNT(source->place->objects) && source->place->objects[i]; i++)
+        for (size_t k = 0; *source->place->objects[i] && k < PM_COUNT(names); k++) {
+            snprintf(field, sizeof(field), "%s%s", source->place->objects[i], names[k]);
+            const json_t *value = pm_config_get(source->config, field);
+            if (value)
+                return json_is_string(value) ? json_string_value(value) : "?";
+        }
     return "default";
+}
+
+/* The rest of a source is known. */
+static int make_rope(const rope_source *source, pm_arena *arena, pm_rope *out, pm_error *err)
+{
+    pm_rope rope = {.pairs = source->rotary / 2, .scale = 1.0f};
+    float *inv_freq = pm_arena_alloc(arena, (size_t)rope.pairs, sizeof(*inv_freq));
+    if (!inv_freq)
+        return pm_fail_memory(err);
+    for (int i = 0; i < rope.pairs; i++)
+        inv_freq[i] = 1.0f / wavelength(source, i);
+    rope.inv_freq = inv_freq;
+    const char *type = read_type(source);
+    for (size_t i = 0; i < PM_COUNT(types); i++)
+        if (strcmp(types[i].name, type) == 0) {
+            int status = types[i].scale(source, &rope, inv_freq, err);
+            if (status == PM_OK)
+                *out = rope;
+            return status;
+        }
+    return pm_fail(err, PM_ERR_UNSUPPORTED,
+                   "%s: rope_type = %s is not supported; supported: default, linear, llama3, yarn",
+                   source->config->path, type);
+}
+
+int pm_rope_read_at(const pm_config *config, const pm_rope_place *place, int rotary, pm_arena *arena, pm_rope *out,
+                    pm_error *err)
+{
+    float theta;
+    rope_source source = {.config = config, .place = place, .rotary = rotary};
+    int status = pm_config_float_or(config, place->theta, 1e-3, 1e15, (float)place->base, &theta, err);
+    source.theta = (double)theta;
+    return status ? status : make_rope(&source, arena, out, err);
 }
 
 int pm_rope_read(const pm_config *config, int dims, double partial, pm_arena *arena, pm_rope *out, pm_error *err)
 {
-    rope_source source = {.config = config, .theta = 10000.0}; /* Llama 1 and 2 leave rope_theta out */
+    rope_source source = {.config = config, .place = &anywhere, .theta = 10000.0}; /* Llama 1 and 2 leave it out */
     int status = check_flat(config, err);
     if (status == PM_OK)
-        status = read_number(config, "rope_theta", false, 0.0, &source.theta, err);
+        status = read_number(&source, "rope_theta", false, 0.0, &source.theta, err);
     if (status == PM_OK)
-        status = read_number(config, "partial_rotary_factor", false, 0.0, &partial, err);
+        status = read_number(&source, "partial_rotary_factor", false, 0.0, &partial, err);
     if (status != PM_OK)
         return status;
     source.rotary = (int)(dims * partial);
@@ -191,37 +234,22 @@ int pm_rope_read(const pm_config *config, int dims, double partial, pm_arena *ar
         return pm_fail(err, PM_ERR_FORMAT,
                        "%s: partial_rotary_factor %g of %d elements is not a positive even number of them",
                        config->path, partial, dims);
-    pm_rope rope = {.pairs = source.rotary / 2, .scale = 1.0f};
-    float *inv_freq = pm_arena_alloc(arena, (size_t)rope.pairs, sizeof(*inv_freq));
-    if (!inv_freq)
-        return pm_fail_memory(err);
-    for (int i = 0; i < rope.pairs; i++)
-        inv_freq[i] = 1.0f / wavelength(&source, i);
-    rope.inv_freq = inv_freq;
-    const char *type = read_type(config);
-    for (size_t i = 0; i < PM_COUNT(types); i++)
-        if (strcmp(types[i].name, type) == 0) {
-            status = types[i].scale(&source, &rope, inv_freq, err);
-            if (status == PM_OK)
-                *out = rope;
-            return status;
-        }
-    return pm_fail(err, PM_ERR_UNSUPPORTED,
-                   "%s: rope_type = %s is not supported; supported: default, linear, llama3, yarn", config->path, type);
+    return make_rope(&source, arena, out, err);
 }
 
 int pm_rope_mscale(const pm_config *config, float *of_rope, float *of_scores, pm_error *err)
 {
+    const rope_source source = {.config = config, .place = &anywhere};
     double factor = 1, mscale = 1, mscale_all = 0, attention = 0;
-    if (strcmp(read_type(config), "yarn") != 0)
+    if (strcmp(read_type(&source), "yarn") != 0)
         return PM_OK;
-    int status = read_number(config, "factor", true, 0.0, &factor, err);
+    int status = read_number(&source, "factor", true, 0.0, &factor, err);
     if (status == PM_OK)
-        status = read_number(config, "mscale", false, -1.0, &mscale, err);
+        status = read_number(&source, "mscale", false, -1.0, &mscale, err);
     if (status == PM_OK)
-        status = read_number(config, "mscale_all_dim", false, -1.0, &mscale_all, err);
+        status = read_number(&source, "mscale_all_dim", false, -1.0, &mscale_all, err);
     if (status == PM_OK)
-        status = read_number(config, "attention_factor", false, 0.0, &attention, err);
+        status = read_number(&source, "attention_factor", false, 0.0, &attention, err);
     if (status != PM_OK)
         return status;
     double all = yarn_mscale(factor, mscale_all);

@@ -44,26 +44,39 @@ static bool respell(const char *from, const char *to, const char *name, char out
     return n < NAME_MAX_LEN && snprintf(out + n, NAME_MAX_LEN - n, "%s", name) < (int)(NAME_MAX_LEN - n);
 }
 
-/* True for a tensor of a layer beyond the model's own, of which the layout allows some. */
+/* True for a tensor of a layer that predicts further tokens, of which the layout allows some: one beyond the model's
+ * own, or mtp.N. */
 static bool is_beyond(const pm_layout *layout, const char *name)
 {
-    static const char prefix[] = "model.layers.";
-    if (strncmp(name, prefix, strlen(prefix)) != 0 || name[strlen(prefix)] < '0' || name[strlen(prefix)] > '9')
-        return false;
-    long layer = strtol(name + strlen(prefix), NULL, 10);
-    return layer >= layout->layers && layer - layout->layers < layout->more_layers;
+    static const char *const prefixes[] = {"model.layers.", "mtp."};
+    for (size_t i = 0; i < PM_COUNT(prefixes); i++) {
+        const char *number = name + strlen(prefixes[i]);
+        if (strncmp(name, prefixes[i], strlen(prefixes[i])) != 0 || *number < '0' || *number > '9')
+            continue;
+        long layer = strtol(number, NULL, 10) - (i == 0 ? layout->layers : 0);
+        return layer >= 0 && layer < layout->more_layers;
+    }
+    return false;
 }
 
 /* The canonical name of a stored one; *dropped when a rule says so. NULL: out of memory. */
 static char *canonical(pm_loader *loader, const char *stored, bool *dropped)
 {
-    char name[NAME_MAX_LEN];
+    enum { ROUNDS = 4 };
+    char name[NAME_MAX_LEN], next[NAME_MAX_LEN];
     const pm_rename *r = loader->layout->renames;
-    while (r->from && !respell(r->from, r->to ? r->to : "", stored, name))
-        r++;
-    const char *chosen = r->from ? name : stored;
-    *dropped = (r->from && !r->to) || is_beyond(loader->layout, chosen);
-    return pm_arena_strdup(loader->arena, chosen, strlen(chosen));
+    snprintf(name, sizeof(name), "%s", stored);
+    for (int round = 0; round < ROUNDS && r->from; round++) {
+        for (r = loader->layout->renames; r->from && !respell(r->from, r->to ? r->to : "", name, next);)
+            r++;
+        *dropped = r->from && !r->to;
+        if (*dropped)
+            break;
+        if (r->from)
+            snprintf(name, sizeof(name), "%s", next);
+    }
+    *dropped = *dropped || is_beyond(loader->layout, name);
+    return pm_arena_strdup(loader->arena, name, strlen(name));
 }
 
 int pm_loader_open(pm_loader *loader, const pm_layout *layout, pm_error *err)
@@ -257,6 +270,38 @@ static int load_vector(pm_loader *loader, const pm_stored *t, int cols, bool cen
 {
     int status = check_shape(loader, t, 1, (int64_t[]){cols}, err);
     return status ? status : load_floats(loader, t, 1, cols, centred && loader->centred ? 1.0f : 0.0f, out, err);
+}
+
+static int load_table(pm_loader *loader, const pm_stored *t, int rows, int cols, pm_tensor **out, pm_error *err)
+{
+    int status = check_shape(loader, t, 2, (int64_t[]){rows, cols}, err);
+    return status ? status : load_floats(loader, t, rows, cols, 0.0f, out, err);
+}
+
+static int load_choices(pm_loader *loader, const pm_stored *t, int rows, int cols, pm_tensor **out, pm_error *err)
+{
+    size_t n = (size_t)rows * (size_t)cols, size = pm_dtype_size(t->dtype);
+    int status = check_shape(loader, t, 2, (int64_t[]){rows, cols}, err);
+    if (status != PM_OK)
+        return status;
+    if (t->dtype != PM_I64 && t->dtype != PM_U64 && t->dtype != PM_I32 && t->dtype != PM_U32)
+        return pm_fail(err, PM_ERR_FORMAT, "%s: tensor %s has dtype %s, expected I64, I32, U64 or U32",
+                       pm_checkpoint_file(loader->checkpoint, t), t->name, pm_dtype_name(t->dtype));
+    float *values = malloc(n * sizeof(*values));
+    if (!values)
+        return pm_fail_memory(err);
+    for (size_t i = 0; status == PM_OK && i < n; i++) {
+        uint64_t wide = 0; /* little-endian: a negative number becomes a large one */
+        memcpy(&wide, (const char *)t->data + i * size, size);
+        values[i] = (float)wide;
+        if (wide >= (uint64_t)loader->layout->experts)
+            status = pm_fail(err, PM_ERR_FORMAT, "%s: tensor %s sends token %zu to an expert that there is not",
+                             pm_checkpoint_file(loader->checkpoint, t), t->name, i / (size_t)cols);
+    }
+    if (status == PM_OK)
+        status = pm_loader_tensor(loader, rows, cols, values, out, err);
+    free(values);
+    return status;
 }
 
 static int load_conv(pm_loader *loader, const pm_stored *t, int rows, int cols, pm_tensor **out, pm_error *err)
@@ -510,16 +555,37 @@ static int load_experts(pm_loader *loader, const char *module, int rows, int col
     return status;
 }
 
-/* The matrices of all heads: a stack, or rows of one matrix of another module. */
+/* One matrix for each head, "module.3". */
+static int load_single_heads(pm_loader *loader, const char *module, int rows, int cols, pm_weight *w, pm_error *err)
+{
+    char stored[NAME_MAX_LEN];
+    int status = PM_OK;
+    for (int h = 0; status == PM_OK && h < loader->layout->heads; h++) {
+        snprintf(stored, sizeof(stored), "%s.%d", module, h);
+        status = load_matrix(loader, stored, rows, cols, &w[h], err);
+    }
+    return status;
+}
+
+/* The matrices of all heads: a stack, one matrix with the rows of all, rows of one matrix of another module, or one
+ * matrix each. */
 static int load_heads(pm_loader *loader, const char *module, int rows, int cols, pm_head_weights *out, pm_error *err)
 {
     const pm_layout *layout = loader->layout;
     const pm_split *split = has_module(loader, module) ? NULL : layout->splits;
     char stored[NAME_MAX_LEN];
     matrix m;
+    int status;
     pm_weight *w = pm_arena_alloc(loader->arena, (size_t)layout->heads, sizeof(*w));
     if (!w)
         return pm_fail_memory(err);
+    snprintf(stored, sizeof(stored), "%s.0", module);
+    if (has_module(loader, stored)) {
+        status = load_single_heads(loader, module, rows, cols, w, err);
+        if (status == PM_OK)
+            *out = (pm_head_weights){w, false};
+        return status;
+    }
     while (split && split->name && !replace_tail(module, split->name, split->stored, stored))
         split++;
     bool parts = split && split->name && has_module(loader, stored), transposed = parts && split->transposed;
@@ -529,11 +595,12 @@ static int load_heads(pm_loader *loader, const char *module, int rows, int cols,
         rows = cols;
         cols = kept;
     }
-    int status = take_matrix(loader, parts ? stored : module, cols, &m, err);
+    status = take_matrix(loader, parts ? stored : module, cols, &m, err);
+    bool whole = parts || (status == PM_OK && m.weight->rank == 2);
     if (status == PM_OK)
-        status = check_matrix(loader, &m, parts ? 0 : layout->heads, parts ? layout->heads * each : rows, err);
+        status = check_matrix(loader, &m, whole ? 0 : layout->heads, whole ? layout->heads * each : rows, err);
     for (int h = 0; status == PM_OK && h < layout->heads; h++)
-        status = parts ? make_weight(loader, &m, 0, layout->heads * each, h * each + first, rows, &w[h], err)
+        status = whole ? make_weight(loader, &m, 0, layout->heads * each, h * each + first, rows, &w[h], err)
                        : make_weight(loader, &m, h, rows, 0, rows, &w[h], err);
     if (status == PM_OK) {
         count_matrix(loader, &w[0], layout->heads, layout->heads);
@@ -577,6 +644,8 @@ static int load_one(pm_loader *loader, const pm_expect *e, const char *module, v
     case PM_EXPECT_EXPERTS: return load_experts(loader, module, rows, cols, field, err);
     case PM_EXPECT_HEADS: return load_heads(loader, module, rows, cols, field, err);
     case PM_EXPECT_IGNORED:
+    case PM_EXPECT_TABLE:
+    case PM_EXPECT_CHOICES:
     case PM_EXPECT_BIAS:
     case PM_EXPECT_VECTOR:
     case PM_EXPECT_CONV: break;
@@ -591,6 +660,10 @@ static int load_one(pm_loader *loader, const pm_expect *e, const char *module, v
         return load_bias(loader, t, cols, field, err);
     if (e->kind == PM_EXPECT_VECTOR)
         return load_vector(loader, t, cols, e->flags & PM_EXPECT_CENTRED, field, err);
+    if (e->kind == PM_EXPECT_TABLE)
+        return load_table(loader, t, rows, cols, field, err);
+    if (e->kind == PM_EXPECT_CHOICES)
+        return load_choices(loader, t, rows, cols, field, err);
     return load_conv(loader, t, rows, cols, field, err);
 }
 

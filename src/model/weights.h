@@ -11,7 +11,8 @@
 #include "files/config.h"
 
 /* A stored name that begins with `from` begins with `to` instead; NULL: the tensor is not part of the text model and is
- * dropped. A '*' stands for a number, the same in both. The first rule that matches applies. */
+ * dropped. A '*' stands for a number, the same in both. The first rule that matches applies, then again to what it made
+ * of the name, until none does. */
 typedef struct pm_rename {
     const char *from, *to;
 } pm_rename;
@@ -23,6 +24,8 @@ typedef enum pm_expect_kind {
     PM_EXPECT_BIAS,    /* [cols] float                          -> const float * in host memory */
     PM_EXPECT_VECTOR,  /* [cols] float                          -> pm_tensor * [1, cols] */
     PM_EXPECT_IGNORED, /* [cols] float, not used                -> nothing */
+    PM_EXPECT_TABLE,   /* [rows, cols] float                    -> pm_tensor * */
+    PM_EXPECT_CHOICES, /* [rows, cols] integers, each the number of an expert -> pm_tensor * */
     PM_EXPECT_CONV     /* depthwise [rows, 1, cols] as PyTorch stores it, or [rows, cols, 1] as MLX does -> pm_tensor *
                           [rows, cols] */
 } pm_expect_kind;
@@ -75,7 +78,7 @@ typedef struct pm_layout {
     const pm_split *splits;  /* ended by {NULL}, or NULL */
     int heads;               /* matrices of PM_EXPECT_HEADS */
     int layers, more_layers; /* tensors of model.layers.N with layers <= N < layers + more_layers are dropped: layers
-                                that predict further tokens */
+                                that predict further tokens; and of mtp.N with N < more_layers */
 } pm_layout;
 
 /* A tensor that a family expects, for whoever writes checkpoints: shape [experts, rows, cols] for a stack. */

@@ -578,17 +578,18 @@ static void embedding(void **state)
         const test_kind *kind = quantised ? &quantised_kinds[i] : &float_kinds[i - PM_COUNT(quantised_kinds)];
         pm_backend *backend = backend_new(2, i & 1 ? PM_SIMD_BEST : PM_SIMD_SCALAR);
         test_matrix m = matrix_new(&r, kind, CONTENTS_RANDOM, 9, 384);
-        pm_tensor *y = tensor_new(backend, 4, 384, NULL);
-        float got[4 * 384];
-        pm_embed_args args = {&m.w, y};
+        int copies = i % 3 ? (int)(i % 3) : 0, wide = copies ? copies * 384 : 384; /* 0 stands for 1 */
+        pm_tensor *y = tensor_new(backend, 4, wide, NULL);
+        float got[4 * 2 * 384];
+        pm_embed_args args = {.weight = &m.w, .y = y, .copies = copies};
         assert_int_equal(backend->ops->embed(backend, &(pm_batch){.n_tokens = 4, .tokens = tokens}, &args, NULL),
                          PM_OK);
         tensor_get(backend, y, 4, got);
         for (int t = 0; t < 4; t++)
-            for (int k = 0; k < 384; k++)
-                if (got[t * 384 + k] != (float)weight_at(&m.w, tokens[t], k))
+            for (int k = 0; k < wide; k++)
+                if (got[t * wide + k] != (float)weight_at(&m.w, tokens[t], k % 384))
                     fail_msg("%s: element %d of token %d is %a, not %a", kind->name, k, (int)tokens[t],
-                             (double)got[t * 384 + k], weight_at(&m.w, tokens[t], k));
+                             (double)got[t * wide + k], weight_at(&m.w, tokens[t], k % 384));
         backend->ops->tensor_free(backend, y);
         backend->ops->free(backend);
         matrix_free(&m);

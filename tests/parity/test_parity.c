@@ -29,6 +29,7 @@ static const subject subjects[] = {
     {MODELS, "qwen3_5_moe-4bit", NULL, MLX, 0},
     {MODELS, "qwen3_5_moe-mxfp4", NULL, MLX, 0},
     {MODELS, "qwen3_5_moe-bf16", NULL, HF, 2e-3},
+    {TRAINED, "deepseek_v4-bf16", NULL, HF, 2e-3},
     {TRAINED, "qwen3_5-4bit", NULL, MLX, 0},
     {TRAINED, "qwen3_5-bf16", NULL, HF, 2e-3},
     {TRAINED, "qwen3_moe-4bit", NULL, MLX, 0},

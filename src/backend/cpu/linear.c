@@ -185,9 +185,13 @@ static void embed_rows(void *arg, int worker, int64_t first, int64_t last)
 {
     (void)worker;
     const embed_job *job = arg;
-    for (int64_t i = first; i < last; i++)
-        job->cpu->matrix->dequantise(job->args->weight, job->batch->tokens[i], 0, job->args->weight->in,
-                                     job->args->y->data + i * job->args->y->cols);
+    const pm_weight *w = job->args->weight;
+    for (int64_t i = first; i < last; i++) {
+        float *y = job->args->y->data + i * job->args->y->cols;
+        job->cpu->matrix->dequantise(w, job->batch->tokens[i], 0, w->in, y);
+        for (int copy = 1; copy < job->args->copies; copy++)
+            memcpy(y + (size_t)copy * (size_t)w->in, y, (size_t)w->in * sizeof(float));
+    }
 }
 
 int pm_cpu_embed(pm_backend *backend, const pm_batch *batch, const pm_embed_args *args, pm_error *err)
