@@ -177,7 +177,7 @@ int pm_template_render(const pm_template *tmpl, const json_t *vars, pm_rendered 
         return pm_fail_memory(err);
     run->tmpl = tmpl;
     run->heap.limit = TPL_MAX_MEMORY;
-    run->line = 1;
+    run->place = (tpl_place){1, 1};
     run->err = err;
     bool ok = pm_buf_reserve(&run->text, 0) == PM_OK && pm_buf_reserve(&run->trust, 0) == PM_OK;
     if (!ok)

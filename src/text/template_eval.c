@@ -19,12 +19,14 @@ static bool enter(tpl_run *run)
 
 /* ---- variables ---- */
 
-static tpl_value lookup(const tpl_run *run, const tpl_scope *scope, int name)
+static tpl_value lookup(tpl_run *run, const tpl_scope *scope, int name)
 {
-    for (; scope; scope = scope->parent)
+    for (; scope; scope = scope->parent) {
         for (size_t i = 0; i < scope->n; i++)
             if (scope->vars[i].name == name)
                 return scope->vars[i].value;
+        pm_tpl_step(run, scope->n / 16);
+    }
     return run->context[name];
 }
 
@@ -36,6 +38,8 @@ static bool set(tpl_run *run, tpl_scope *scope, int name, tpl_value value)
             return true;
         }
     }
+    if (!pm_tpl_step(run, scope->n / 16))
+        return false;
     if (scope->n == scope->cap) {
         size_t cap = scope->cap ? scope->cap * 2 : 4;
         tpl_binding *vars = pm_tpl_new(run, cap, sizeof(*vars));
@@ -48,6 +52,14 @@ static bool set(tpl_run *run, tpl_scope *scope, int name, tpl_value value)
     }
     scope->vars[scope->n++] = (tpl_binding){name, value};
     return true;
+}
+
+/* Hides what a name is outside. */
+static bool unset(tpl_run *run, tpl_scope *scope, int name)
+{
+    tpl_value value;
+    return run->context[name].kind == TPL_UNDEFINED ||
+           (pm_tpl_undefined(run, NULL, NULL, run->tmpl->names[name], &value) && set(run, scope, name, value));
 }
 
 static bool set_namespace(tpl_run *run, const tpl_node *target, tpl_scope *scope, tpl_value value)
@@ -271,12 +283,11 @@ static tpl_scope *new_scope(tpl_run *run, tpl_scope *parent)
     return scope;
 }
 
-/* Runs a body in a scope of its own and takes what it wrote. */
-static flow capture(tpl_run *run, const tpl_block *body, tpl_scope *parent, tpl_value *out)
+/* Runs a body and takes what it wrote. */
+static flow capture(tpl_run *run, const tpl_block *body, tpl_scope *scope, tpl_value *out)
 {
     size_t mark = pm_tpl_mark(run);
-    tpl_scope *scope = new_scope(run, parent);
-    flow f = scope ? execute(run, body, scope) : FLOW_FAIL;
+    flow f = execute(run, body, scope);
     return f != FLOW_FAIL && !pm_tpl_take(run, mark, false, out) ? FLOW_FAIL : f;
 }
 
@@ -368,7 +379,7 @@ static bool eval_call(tpl_run *run, const tpl_node *node, tpl_scope *scope, tpl_
     tpl_value callee;
     tpl_args args;
     return eval(run, node->a, scope, &callee) && eval_args(run, &node->args, scope, &args) &&
-           (run->line = node->line, pm_tpl_call(run, callee, &args, out));
+           (run->place = node->place, pm_tpl_call(run, callee, &args, out));
 }
 
 /* A filter or test over a subject that is known. */
@@ -376,12 +387,12 @@ static bool apply(tpl_run *run, const tpl_node *node, tpl_scope *scope, tpl_valu
 {
     tpl_args args;
     if (!node->builtin) {
-        run->line = node->line;
+        run->place = node->place;
         return pm_tpl_fail(run, PM_ERR_UNSUPPORTED, "%s '%s' is not supported",
                            node->kind == TPL_N_FILTER ? "filter" : "test", node->value.s->data);
     }
     return eval_args(run, &node->args, scope, &args) &&
-           (run->line = node->line, pm_tpl_call_builtin(run, node->builtin, subject, &args, out));
+           (run->place = node->place, pm_tpl_call_builtin(run, node->builtin, subject, &args, out));
 }
 
 static bool eval_applied(tpl_run *run, const tpl_node *node, tpl_scope *scope, tpl_value *out)
@@ -478,7 +489,7 @@ static bool eval_binary(tpl_run *run, const tpl_node *node, tpl_scope *scope, tp
 {
     tpl_value a, b;
     return eval(run, node->a, scope, &a) && eval(run, node->b, scope, &b) &&
-           (run->line = node->line, pm_tpl_binary(run, (tpl_op)node->op, a, b, out));
+           (run->place = node->place, pm_tpl_binary(run, (tpl_op)node->op, a, b, out));
 }
 
 static bool eval_unary(tpl_run *run, const tpl_node *node, tpl_scope *scope, tpl_value *out)
@@ -497,7 +508,7 @@ static bool eval_member(tpl_run *run, const tpl_node *node, tpl_scope *scope, tp
     tpl_value object, key;
     if (!eval(run, node->a, scope, &object))
         return false;
-    run->line = node->line;
+    run->place = node->place;
     if (node->kind == TPL_N_ATTR)
         return pm_tpl_getattr(run, object, node->value.s->data, out);
     return eval(run, node->b, scope, &key) && pm_tpl_getitem(run, object, key, out);
@@ -506,11 +517,14 @@ static bool eval_member(tpl_run *run, const tpl_node *node, tpl_scope *scope, tp
 static bool eval(tpl_run *run, const tpl_node *node, tpl_scope *scope, tpl_value *out)
 {
     bool ok = enter(run);
-    run->line = node->line;
+    run->place = node->place;
     if (ok) {
         switch ((tpl_node_kind)node->kind) {
         case TPL_N_CONST: *out = node->value; break;
-        case TPL_N_NAME: *out = lookup(run, scope, node->name); break;
+        case TPL_N_NAME:
+            *out = lookup(run, scope, node->name);
+            ok = run->status == PM_OK;
+            break;
         case TPL_N_LIST:
         case TPL_N_TUPLE: ok = eval_elements(run, node, scope, out); break;
         case TPL_N_DICT: ok = eval_dict(run, node, scope, out); break;
@@ -637,10 +651,11 @@ static flow execute_block(tpl_run *run, const tpl_node *node, tpl_scope *scope)
         }
         return inner ? execute(run, &node->body, inner) : FLOW_FAIL;
     }
-    flow f = capture(run, &node->body, scope, &text);
+    tpl_scope *inner = new_scope(run, scope);
+    flow f = inner ? capture(run, &node->body, inner, &text) : FLOW_FAIL;
     if (f != FLOW_NEXT)
         return f;
-    if (!apply_filters(run, node->b, scope, text, &text))
+    if (!apply_filters(run, node->b, inner, text, &text)) /* their arguments belong to the body too */
         return FLOW_FAIL;
     if (node->kind == TPL_N_SET_BLOCK)
         return assign(run, node->a, scope, text) ? FLOW_NEXT : FLOW_FAIL;
@@ -675,7 +690,7 @@ static flow execute_node(tpl_run *run, const tpl_node *node, tpl_scope *scope)
 {
     tpl_value value;
     bool ok;
-    run->line = node->line;
+    run->place = node->place;
     switch ((tpl_node_kind)node->kind) {
     case TPL_N_OUTPUT: ok = output(run, node, scope); break;
     case TPL_N_FOR: return execute_for(run, node, scope);
@@ -700,6 +715,8 @@ static flow execute_node(tpl_run *run, const tpl_node *node, tpl_scope *scope)
 static flow execute(tpl_run *run, const tpl_block *body, tpl_scope *scope)
 {
     flow f = enter(run) ? FLOW_NEXT : FLOW_FAIL;
+    for (size_t i = 0; f == FLOW_NEXT && i < body->n_unset; i++)
+        f = unset(run, scope, body->unset[i]) ? FLOW_NEXT : FLOW_FAIL;
     for (size_t i = 0; f == FLOW_NEXT && i < body->n; i++)
         f = execute_node(run, body->items[i], scope);
     run->depth--;

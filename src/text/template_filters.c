@@ -167,7 +167,8 @@ static bool filter_center(tpl_run *run, const tpl_call *call, tpl_value *out)
 {
     const tpl_str *s;
     int64_t width;
-    return subject(run, call, &s) && pm_tpl_int_arg(run, call, 0, 80, &width) && pm_tpl_pad(run, s, width, '^', out);
+    return subject(run, call, &s) && pm_tpl_int_arg(run, call, 0, 80, &width) &&
+           pm_tpl_pad(run, s, width, '^', NULL, out);
 }
 
 /* indent(width=4, first=False, blank=False): lines after the first are moved in; `width` may be the text to use. */
@@ -392,6 +393,39 @@ static bool filter_abs(tpl_run *run, const tpl_call *call, tpl_value *out)
     return pm_tpl_negate(run, v, negative, out);
 }
 
+/* The float nearest to a number among the multiples of 10^zeros; ties go to even. */
+static double round_tens(double d, int zeros)
+{
+    char text[64];
+    if (!isfinite(d) || d == 0)
+        return d;
+    snprintf(text, sizeof(text), "%.17e", fabs(d));
+    long keep = strtol(strchr(text, 'e') + 1, NULL, 10) + 1 - zeros; /* digits before the place that is cut */
+    if (keep > 0) {
+        snprintf(text, sizeof(text), "%.*e", keep < 40 ? (int)keep - 1 : 39, d);
+        return strtod(text, NULL);
+    }
+    double unit = pow(10, zeros);
+    return copysign(keep == 0 && fabs(d) > unit / 2 ? unit : 0, d);
+}
+
+/* The same of an integer; false when it does not fit. */
+static bool round_int(int64_t i, int64_t zeros, int64_t *out)
+{
+    int64_t unit = 1;
+    for (; zeros > 0; zeros--) {
+        if (unit > INT64_MAX / 10) { /* more digits than it has; only the half of 10^19 is near */
+            *out = 0;
+            return true;
+        }
+        unit *= 10;
+    }
+    int64_t rest = i % unit, down = i - rest, half = unit / 2;
+    bool away = llabs(rest) > half || (unit > 1 && llabs(rest) == half && (down / unit) % 2 != 0);
+    *out = down;
+    return !away || !__builtin_add_overflow(down, rest < 0 ? -unit : unit, out);
+}
+
 /* round(precision=0, method='common'): ties of the decimal value go to even, as in Python. */
 static bool filter_round(tpl_run *run, const tpl_call *call, tpl_value *out)
 {
@@ -410,8 +444,8 @@ static bool filter_round(tpl_run *run, const tpl_call *call, tpl_value *out)
         return v.kind == TPL_UNDEFINED
                    ? pm_tpl_fail_undefined(run, v)
                    : pm_tpl_fail(run, PM_ERR_INVALID, "round: needs a number, not a %s", pm_tpl_type(v));
-    if (precision < 0 || precision > 300)
-        return pm_tpl_fail(run, PM_ERR_UNSUPPORTED, "round: the precision must be from 0 to 300");
+    if (precision < -300 || precision > 300)
+        return pm_tpl_fail(run, PM_ERR_UNSUPPORTED, "round: the precision must be from -300 to 300");
     if (!common) {
         double scale = pow(10, (double)precision), scaled = pm_tpl_as_float(v) * scale;
         if (!isfinite(scaled))
@@ -420,7 +454,14 @@ static bool filter_round(tpl_run *run, const tpl_call *call, tpl_value *out)
         return true;
     }
     if (pm_tpl_is_int(v)) {
-        *out = pm_tpl_int(pm_tpl_as_int(v), v.trust);
+        int64_t i;
+        if (!round_int(pm_tpl_as_int(v), -precision, &i))
+            return pm_tpl_fail(run, PM_ERR_UNSUPPORTED, "round: the result does not fit 64 bits");
+        *out = pm_tpl_int(i, v.trust);
+        return true;
+    }
+    if (precision < 0) {
+        *out = pm_tpl_float(round_tens(v.f, (int)-precision), v.trust);
         return true;
     }
     char text[700];
@@ -512,7 +553,15 @@ static const tpl_builtin filters[] = {
     {"truncate", filter_truncate, 0, {"length", "killwords", "end", "leeway"}},
     {"unique", pm_tpl_filter_unique, 0, {"case_sensitive", "attribute"}},
     {"upper", filter_upper, 0, {NULL}},
-    {"wordcount", filter_wordcount, 0, {NULL}}};
+    {"wordcount", filter_wordcount, 0, {NULL}},
+    {"filesizeformat", NULL, 0, {NULL}},
+    {"pprint", NULL, 0, {NULL}},
+    {"random", NULL, 0, {NULL}},
+    {"striptags", NULL, 0, {NULL}},
+    {"urlencode", NULL, 0, {NULL}},
+    {"urlize", NULL, 0, {NULL}},
+    {"wordwrap", NULL, 0, {NULL}},
+    {"xmlattr", NULL, 0, {NULL}}};
 
 const tpl_builtin *pm_tpl_filter(const char *name)
 {

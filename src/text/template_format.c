@@ -59,7 +59,7 @@ size_t pm_tpl_float_repr(double f, char out[40])
 
 /* ---- repr and str ---- */
 
-static bool printable(int32_t code)
+bool pm_tpl_printable(int32_t code)
 {
     if (code < 0x7F)
         return code >= 0x20;
@@ -93,7 +93,7 @@ static void put_quoted(tpl_run *run, const tpl_str *s)
             sprintf(text, "\\%c", code == '\n' ? 'n' : code == '\r' ? 'r' : 't');
         else if (code == '\\' || code == quote)
             sprintf(text, "\\%c", (char)code);
-        else if (!printable(code))
+        else if (!pm_tpl_printable(code))
             sprintf(text, code < 0x100 ? "\\x%02x" : code < 0x10000 ? "\\u%04x" : "\\U%08x", (unsigned)code);
         else {
             pm_tpl_put_piece(run, s, from, at);
@@ -505,10 +505,10 @@ static bool put_formatted(tpl_run *run, const tpl_str *spec, const tpl_args *arg
         type = value.kind == TPL_FLOAT ? 0 : 'd';
     if (!type && (f.sign || (number && f.precision >= 0) || (!number && f.align == '=')))
         return pm_tpl_fail(run, PM_ERR_UNSUPPORTED, "the format '%.*s' is not supported", (int)spec->len, spec->data);
-    if (f.zero && !f.align) {
+    if (f.zero && !f.fill)
         f.fill = '0';
+    if (f.zero && !f.align)
         f.align = number ? '=' : '<';
-    }
     if (!f.align)
         f.align = number ? '>' : '<';
     return put_field(run, value, &f, type, conversion == 'r', trust);

@@ -10,7 +10,8 @@
 
 /* Limits of one template or rendering. The size of range() is that of Jinja's sandbox. */
 enum {
-    TPL_MAX_SOURCE = 16 << 20,
+    TPL_MAX_SOURCE = 1 << 20, /* bytes */
+    TPL_MAX_NAMES = 4096,     /* variables of a template */
     TPL_MAX_NEST = 200,       /* brackets and blocks inside one another, in the source */
     TPL_MAX_DEPTH = 1000,     /* evaluations inside one another */
     TPL_MAX_DATA_DEPTH = 600, /* containers inside one another */
@@ -149,7 +150,7 @@ typedef struct tpl_call {
 
 typedef bool tpl_native(tpl_run *run, const tpl_call *call, tpl_value *out);
 
-/* `call` is NULL for what Python has and this engine does not: naming it is right, calling it an error. */
+/* `call` is NULL for what Python or Jinja have and this engine does not: naming it is right, calling it an error. */
 typedef struct tpl_builtin {
     const char *name;
     tpl_native *call;
@@ -163,6 +164,11 @@ typedef struct tpl_bound {
 } tpl_bound;
 
 /* ---- the tree ---- */
+
+/* Where something starts in the source: both count from 1, columns in characters. */
+typedef struct tpl_place {
+    int line, column;
+} tpl_place;
 
 typedef enum tpl_op {
     TPL_OP_NONE,
@@ -237,6 +243,8 @@ typedef enum tpl_node_kind {
 typedef struct tpl_block {
     tpl_node **items;
     size_t n;
+    int *unset; /* of a body that is a scope: names that are undefined when it starts, whatever they are outside */
+    size_t n_unset;
 } tpl_block;
 
 typedef struct tpl_arguments {
@@ -260,7 +268,7 @@ typedef struct tpl_macro {
 struct tpl_node {
     uint8_t kind, op;
     bool flag; /* For: recursive */
-    int line;
+    tpl_place place;
     int name;        /* an index into the template's names, or -1 */
     tpl_value value; /* of a constant; text of an attribute or of a filter's name */
     tpl_node *a, *b, *c, *d;
@@ -303,7 +311,7 @@ typedef enum tpl_token_type {
 typedef struct tpl_token {
     tpl_token_type type;
     tpl_op op;
-    int line;
+    tpl_place place;  /* of its first character */
     const char *text; /* terminated; of data, names and strings */
     size_t len;
     int64_t i;
@@ -320,20 +328,23 @@ typedef struct tpl_parser {
     const tpl_token *token; /* the current one */
     pm_error *err;
     int nest;
-    int loops;       /* loops that break and continue could end here */
-    int soft;        /* inside a condition: an unknown filter or test fails when it is reached */
-    tpl_macro *uses; /* collects special names used in the macro being read, or NULL */
+    int fors;                    /* loops around, with macros between or not */
+    int loops;                   /* loops that break and continue could end here */
+    int soft;                    /* inside a condition: an unknown filter or test fails when it is reached */
+    tpl_macro *uses;             /* collects special names used in the macro being read, or NULL */
+    const tpl_node *unsupported; /* the name of a called global function that is missing here, or NULL */
+    bool shadows;                /* the template has a variable of the name of such a function */
     pm_map names;
     const char **name_list;
     size_t n_names, cap_names;
 } tpl_parser;
 
-/* Fills the error with "NAME:LINE: ..."; the macros also say false, for `return`. */
-void pm_tpl_report_syntax(tpl_parser *parser, int line, pm_status code, const char *format, ...)
+/* Fills the error with "NAME:LINE:COLUMN: ..."; the macros also say false, for `return`. */
+void pm_tpl_report_syntax(tpl_parser *parser, tpl_place place, pm_status code, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 #define pm_tpl_syntax(parser, ...) (pm_tpl_report_syntax(parser, __VA_ARGS__), false)
 #define pm_tpl_no_memory(parser)   (pm_fail_memory((parser)->err), false)
-tpl_node *pm_tpl_node(tpl_parser *parser, tpl_node_kind kind, int line);
+tpl_node *pm_tpl_node(tpl_parser *parser, tpl_node_kind kind, tpl_place place);
 int pm_tpl_name(tpl_parser *parser, const char *name); /* its index, or -1 when out of memory */
 bool pm_tpl_is_op(const tpl_parser *parser, tpl_op op);
 bool pm_tpl_is_name(const tpl_parser *parser, const char *name);
@@ -359,6 +370,8 @@ bool pm_tpl_parse_tuple(tpl_parser *parser, bool condition, const char *stop, tp
 bool pm_tpl_parse_filters(tpl_parser *parser, tpl_node *node, bool named, tpl_node **out);
 bool pm_tpl_parse_target(tpl_parser *parser, bool with_namespace, const char *stop, tpl_node **out);
 bool pm_tpl_parse_template(tpl_parser *parser, tpl_block *out);
+/* template_scope.c: fills in `unset` of the whole template. */
+bool pm_tpl_find_unset(tpl_parser *parser, tpl_block *body);
 
 /* ---- rendering ---- */
 
@@ -380,12 +393,12 @@ struct tpl_run {
     pm_buf text, trust; /* the output; its end is also the place where strings are put together */
     int64_t steps;
     int depth;
-    int line; /* of the node being evaluated, for messages */
+    tpl_place place; /* of the node being evaluated, for messages */
     int status;
     pm_error *err;
 };
 
-/* Fills the error with "NAME:LINE: ..."; the first failure stays. The macros also say false, for `return`. */
+/* Fills the error with "NAME:LINE:COLUMN: ..."; the first failure stays. The macros also say false, for `return`. */
 void pm_tpl_report(tpl_run *run, pm_status code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 void pm_tpl_report_memory(tpl_run *run);
 void pm_tpl_report_undefined(tpl_run *run, tpl_value value);
@@ -445,6 +458,7 @@ const char *pm_tpl_type(tpl_value value); /* Python's name of its type */
 bool pm_tpl_str(tpl_run *run, tpl_value value, tpl_value *out); /* str() */
 void pm_tpl_put_value(tpl_run *run, tpl_value value);           /* the same, put */
 void pm_tpl_put_repr(tpl_run *run, tpl_value value);
+bool pm_tpl_printable(int32_t code); /* str.isprintable */
 size_t pm_tpl_float_repr(double f, char out[40]);
 bool pm_tpl_percent(tpl_run *run, const tpl_str *format, tpl_value args, tpl_value *out);      /* format % args */
 bool pm_tpl_format(tpl_run *run, const tpl_str *format, const tpl_args *args, tpl_value *out); /* format.format() */
@@ -463,19 +477,23 @@ bool pm_tpl_strip(tpl_run *run, const tpl_str *s, const tpl_str *chars, bool lef
 bool pm_tpl_replace(tpl_run *run, const tpl_str *s, const tpl_str *from, const tpl_str *to, int64_t count,
                     tpl_value *out);
 bool pm_tpl_splitlines(tpl_run *run, const tpl_str *s, bool keep, tpl_value *out);
-bool pm_tpl_pad(tpl_run *run, const tpl_str *s, int64_t width, char align, tpl_value *out); /* '<', '>' or '^' */
+/* `align` is '<', '>' or '^'; `with` is one character, or NULL for a space. */
+bool pm_tpl_pad(tpl_run *run, const tpl_str *s, int64_t width, char align, const tpl_str *with, tpl_value *out);
 extern const tpl_builtin pm_tpl_str_methods[];
 
 /* template_case.c */
-typedef enum tpl_case { TPL_UPPER, TPL_LOWER, TPL_CAPITALIZE, TPL_TITLE, TPL_TITLE_FILTER } tpl_case;
+typedef enum tpl_case { TPL_UPPER, TPL_LOWER, TPL_CAPITALIZE, TPL_TITLE, TPL_TITLE_FILTER, TPL_SWAPCASE } tpl_case;
 bool pm_tpl_recase(tpl_run *run, const tpl_str *s, tpl_case to, tpl_value *out);
 bool pm_tpl_is_case(const tpl_str *s, bool upper); /* str.isupper, str.islower */
+tpl_native pm_tpl_str_isalpha, pm_tpl_str_isdecimal, pm_tpl_str_isdigit, pm_tpl_str_isalnum, pm_tpl_str_isspace,
+    pm_tpl_str_isascii, pm_tpl_str_isprintable, pm_tpl_str_istitle, pm_tpl_str_swapcase;
 
 /* template_object.c: attributes, items, methods of other types, global functions */
 bool pm_tpl_getattr(tpl_run *run, tpl_value object, const char *name, tpl_value *out);
 bool pm_tpl_getitem(tpl_run *run, tpl_value object, tpl_value key, tpl_value *out);
 bool pm_tpl_slice(tpl_run *run, tpl_value object, tpl_value from, tpl_value to, tpl_value step, tpl_value *out);
 const tpl_builtin *pm_tpl_global(const char *name);
+bool pm_tpl_missing_method(const char *name); /* Python's types have it, and none of ours does */
 
 /* template_ops.c */
 bool pm_tpl_binary(tpl_run *run, tpl_op op, tpl_value a, tpl_value b, tpl_value *out);

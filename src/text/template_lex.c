@@ -11,7 +11,8 @@ typedef struct lexer {
     const char *name;
     const char *s; /* newlines normalised */
     size_t n, at;
-    int line;
+    tpl_place place;    /* of s[at] */
+    tpl_place token;    /* where the token that is being read starts */
     bool line_starting; /* the last piece ended in a newline (or nothing was read) */
     char open[TPL_MAX_NEST];
     int n_open;
@@ -29,7 +30,7 @@ static int fail(lexer *lx, pm_status code, const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof(text), format, args);
     va_end(args);
-    return pm_fail(lx->err, code, "%s:%d: %s", lx->name, lx->line, text);
+    return pm_fail(lx->err, code, "%s:%d:%d: %s", lx->name, lx->place.line, lx->place.column, text);
 }
 
 static int add(lexer *lx, tpl_token token)
@@ -39,8 +40,7 @@ static int add(lexer *lx, tpl_token token)
     lx->tokens = tokens;
     if (status != PM_OK)
         return pm_fail_memory(lx->err);
-    if (!token.line)
-        token.line = lx->line;
+    token.place = lx->token;
     lx->tokens[lx->n_tokens++] = token;
     return PM_OK;
 }
@@ -92,11 +92,15 @@ static bool starts(const lexer *lx, size_t at, const char *text)
     return lx->n - at >= len && !memcmp(lx->s + at, text, len);
 }
 
-/* Moves to `at`, counting lines. */
+/* Moves to `at`, counting lines and columns. */
 static void advance(lexer *lx, size_t at)
 {
-    for (size_t i = lx->at; i < at; i++)
-        lx->line += lx->s[i] == '\n';
+    for (size_t i = lx->at; i < at; i++) {
+        if (lx->s[i] == '\n')
+            lx->place = (tpl_place){lx->place.line + 1, 1};
+        else
+            lx->place.column += ((uint8_t)lx->s[i] & 0xC0) != 0x80;
+    }
     if (at > lx->at)
         lx->line_starting = lx->s[at - 1] == '\n';
     lx->at = at;
@@ -158,16 +162,17 @@ static size_t raw_begin(const lexer *lx, size_t at)
     return closing(lx, at, "%}", false, false);
 }
 
-/* The raw text after its opening tag, up to and past {% endraw %}. */
-static int lex_raw(lexer *lx)
+/* The raw text after its opening tag, which ends at `from`, up to and past {% endraw %}. */
+static int lex_raw(lexer *lx, size_t from)
 {
-    for (size_t at = lx->at; at < lx->n; at++) {
+    for (size_t at = from; at < lx->n; at++) {
         if (!starts(lx, at, "{%"))
             continue;
         char sign = sign_at(lx, at + 2);
         size_t word = skip_space(lx, at + 2 + (sign != 0)), end;
         if (!starts(lx, word, "endraw") || !(end = closing(lx, skip_space(lx, word + 6), "%}", true, true)))
             continue;
+        advance(lx, from);
         int status = text_before(lx, at, sign, true);
         advance(lx, end);
         return status;
@@ -175,9 +180,9 @@ static int lex_raw(lexer *lx)
     return fail(lx, PM_ERR_FORMAT, "a raw block is not closed");
 }
 
-static int lex_comment(lexer *lx)
+static int lex_comment(lexer *lx, size_t from)
 {
-    for (size_t at = lx->at; at < lx->n; at++) {
+    for (size_t at = from; at < lx->n; at++) {
         size_t end = closing(lx, at, "#}", true, true);
         if (end) {
             advance(lx, end);
@@ -423,6 +428,7 @@ static int lex_tag(lexer *lx, bool block)
 {
     lx->n_open = 0;
     for (;;) {
+        lx->token = lx->place;
         if (lx->at >= lx->n)
             return fail(lx, PM_ERR_FORMAT, "a tag is not closed");
         size_t end = lx->n_open ? 0 : closing(lx, lx->at, block ? "%}" : "}}", block, block);
@@ -459,6 +465,7 @@ static int lex_tag(lexer *lx, bool block)
 static int lex_piece(lexer *lx)
 {
     size_t at = lx->at;
+    lx->token = lx->place;
     while (at < lx->n && !(starts(lx, at, "{%") || starts(lx, at, "{{") || starts(lx, at, "{#")))
         at++;
     if (at >= lx->n) {
@@ -470,12 +477,12 @@ static int lex_piece(lexer *lx)
     int status = text_before(lx, at, sign, kind != '{');
     if (status != PM_OK)
         return status;
-    size_t raw = raw_begin(lx, at);
-    advance(lx, raw ? raw : at + 2 + (sign != 0));
-    if (raw)
-        return lex_raw(lx);
-    if (kind == '#')
-        return lex_comment(lx);
+    advance(lx, at);
+    lx->token = lx->place;
+    size_t raw = raw_begin(lx, at), start = raw ? raw : at + 2 + (sign != 0);
+    if (raw || kind == '#')
+        return raw ? lex_raw(lx, start) : lex_comment(lx, start);
+    advance(lx, start);
     status = add(lx, (tpl_token){.type = kind == '%' ? TPL_T_BLOCK_BEGIN : TPL_T_VAR_BEGIN});
     return status == PM_OK ? lex_tag(lx, kind == '%') : status;
 }
@@ -486,7 +493,7 @@ int pm_tpl_lex(tpl_heap *heap, const char *name, const char *source, size_t len,
     lexer *lx = calloc(1, sizeof(*lx));
     if (!lx)
         return pm_fail_memory(err);
-    *lx = (lexer){.heap = heap, .name = name, .line = 1, .line_starting = true, .err = err};
+    *lx = (lexer){.heap = heap, .name = name, .place = {1, 1}, .line_starting = true, .err = err};
     int status = PM_OK;
     char *text = pm_tpl_alloc(heap, len + 1, 1);
     if (!text) {
@@ -504,7 +511,7 @@ int pm_tpl_lex(tpl_heap *heap, const char *name, const char *source, size_t len,
     while (status == PM_OK && lx->at < lx->n)
         status = lex_piece(lx);
     if (status == PM_OK)
-        status = add(lx, (tpl_token){.type = TPL_T_EOF});
+        status = (lx->token = lx->place, add(lx, (tpl_token){.type = TPL_T_EOF}));
     if (status == PM_OK) {
         *tokens = pm_tpl_alloc(heap, lx->n_tokens, sizeof(**tokens));
         if (!*tokens)

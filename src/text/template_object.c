@@ -127,6 +127,23 @@ static const tpl_builtin *methods_of(tpl_value object)
     }
 }
 
+bool pm_tpl_missing_method(const char *name)
+{
+    const tpl_builtin *const tables[] = {pm_tpl_str_methods, dict_methods, list_methods, tuple_methods,
+                                         view_methods,       int_methods,  float_methods};
+    bool missing = false;
+    for (size_t i = 0; i < PM_COUNT(tables); i++) {
+        for (const tpl_builtin *method = tables[i]; method->name; method++) {
+            if (strcmp(method->name, name) != 0)
+                continue;
+            if (method->call)
+                return false;
+            missing = true;
+        }
+    }
+    return missing;
+}
+
 /* The methods that would change an object: undefined in the sandbox, even when a dict has such a key. */
 static bool is_mutator(tpl_value object, const char *name)
 {

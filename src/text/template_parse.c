@@ -5,17 +5,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-void pm_tpl_report_syntax(tpl_parser *parser, int line, pm_status code, const char *format, ...)
+void pm_tpl_report_syntax(tpl_parser *parser, tpl_place place, pm_status code, const char *format, ...)
 {
     char text[512];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof(text), format, args);
     va_end(args);
-    pm_fail(parser->err, code, "%s:%d: %s", parser->tmpl->name, line, text);
+    pm_fail(parser->err, code, "%s:%d:%d: %s", parser->tmpl->name, place.line, place.column, text);
 }
 
-tpl_node *pm_tpl_node(tpl_parser *parser, tpl_node_kind kind, int line)
+tpl_node *pm_tpl_node(tpl_parser *parser, tpl_node_kind kind, tpl_place place)
 {
     tpl_node *node = pm_tpl_alloc(parser->heap, 1, sizeof(*node));
     if (!node) {
@@ -23,7 +23,7 @@ tpl_node *pm_tpl_node(tpl_parser *parser, tpl_node_kind kind, int line)
         return NULL;
     }
     node->kind = (uint8_t)kind;
-    node->line = line;
+    node->place = place;
     node->name = -1;
     return node;
 }
@@ -33,6 +33,10 @@ int pm_tpl_name(tpl_parser *parser, const char *name)
     int index = pm_map_get(&parser->names, name, strlen(name), -1);
     if (index >= 0)
         return index;
+    if (parser->n_names == TPL_MAX_NAMES) {
+        pm_tpl_report_syntax(parser, parser->token->place, PM_ERR_UNSUPPORTED, "more than %d variables", TPL_MAX_NAMES);
+        return -1;
+    }
     void *list = parser->name_list;
     int status = pm_grow(&list, &parser->cap_names, parser->n_names + 1, sizeof(*parser->name_list));
     parser->name_list = list;
@@ -91,7 +95,7 @@ void pm_tpl_report_unexpected(tpl_parser *parser, const char *wanted)
     const char *got = token->type == TPL_T_NAME ? token->text
                       : token->type == TPL_T_OP ? ops[token->op]
                                                 : types[token->type];
-    pm_tpl_report_syntax(parser, token->line, PM_ERR_FORMAT, "expected %s, got '%.80s'", wanted, got);
+    pm_tpl_report_syntax(parser, token->place, PM_ERR_FORMAT, "expected %s, got '%.80s'", wanted, got);
 }
 
 bool pm_tpl_expect_op(tpl_parser *parser, tpl_op op)
@@ -144,14 +148,14 @@ static bool enter(tpl_parser *parser)
 {
     if (++parser->nest <= TPL_MAX_NEST)
         return true;
-    return pm_tpl_syntax(parser, parser->token->line, PM_ERR_UNSUPPORTED, "nested more than %d deep", TPL_MAX_NEST);
+    return pm_tpl_syntax(parser, parser->token->place, PM_ERR_UNSUPPORTED, "nested more than %d deep", TPL_MAX_NEST);
 }
 
 /* ---- primary expressions ---- */
 
-static bool constant(tpl_parser *parser, int line, tpl_value value, tpl_node **out)
+static bool constant(tpl_parser *parser, tpl_place place, tpl_value value, tpl_node **out)
 {
-    tpl_node *node = *out = pm_tpl_node(parser, TPL_N_CONST, line);
+    tpl_node *node = *out = pm_tpl_node(parser, TPL_N_CONST, place);
     if (node)
         node->value = value;
     return node != NULL;
@@ -185,13 +189,13 @@ static bool parse_string(tpl_parser *parser, tpl_node **out)
         at += token->len;
     }
     tpl_value value;
-    return literal(parser, text, len, &value) && constant(parser, first->line, value, out);
+    return literal(parser, text, len, &value) && constant(parser, first->place, value, out);
 }
 
 /* Elements up to `close`; for a dict, keys and values in turn. */
 static bool parse_elements(tpl_parser *parser, tpl_node_kind kind, tpl_op close, tpl_node **out)
 {
-    tpl_node *node = *out = pm_tpl_node(parser, kind, parser->token->line), *element;
+    tpl_node *node = *out = pm_tpl_node(parser, kind, parser->token->place), *element;
     if (!node)
         return false;
     tpl_nodes list = {0};
@@ -233,8 +237,8 @@ static bool parse_name(tpl_parser *parser, tpl_node **out)
     const tpl_token *token = parser->token++;
     for (size_t i = 0; i < PM_COUNT(constants); i++)
         if (!strcmp(token->text, constants[i].name))
-            return constant(parser, token->line, constants[i].value, out);
-    tpl_node *node = *out = pm_tpl_node(parser, TPL_N_NAME, token->line);
+            return constant(parser, token->place, constants[i].value, out);
+    tpl_node *node = *out = pm_tpl_node(parser, TPL_N_NAME, token->place);
     if (!node)
         return false;
     note_special(parser, token->text);
@@ -251,10 +255,10 @@ static bool parse_primary(tpl_parser *parser, tpl_node **out)
     case TPL_T_STRING: return parse_string(parser, out);
     case TPL_T_INT:
         parser->token++;
-        return constant(parser, token->line, (tpl_value){.kind = TPL_INT, .trust = 1, .i = token->i}, out);
+        return constant(parser, token->place, (tpl_value){.kind = TPL_INT, .trust = 1, .i = token->i}, out);
     case TPL_T_FLOAT:
         parser->token++;
-        return constant(parser, token->line, (tpl_value){.kind = TPL_FLOAT, .trust = 1, .f = token->f}, out);
+        return constant(parser, token->place, (tpl_value){.kind = TPL_FLOAT, .trust = 1, .f = token->f}, out);
     default: break;
     }
     if (!enter(parser))
@@ -275,7 +279,7 @@ static bool parse_primary(tpl_parser *parser, tpl_node **out)
 
 static bool parse_keyword(tpl_parser *parser, tpl_nodes *names, tpl_nodes *values)
 {
-    tpl_node *name = pm_tpl_node(parser, TPL_N_CONST, parser->token->line), *value;
+    tpl_node *name = pm_tpl_node(parser, TPL_N_CONST, parser->token->place), *value;
     if (!name)
         return false;
     name->value.s = NULL;
@@ -289,25 +293,25 @@ static bool parse_keyword(tpl_parser *parser, tpl_nodes *names, tpl_nodes *value
 /* One argument: f(x), f(name=x), f(*x) or f(**x), in Jinja's order. */
 static bool parse_argument(tpl_parser *parser, tpl_arguments *args, tpl_nodes *pos, tpl_nodes *names, tpl_nodes *values)
 {
-    int line = parser->token->line;
+    tpl_place place = parser->token->place;
     bool right = true;
     if (pm_tpl_is_op(parser, TPL_MUL)) {
         right = !args->star && !args->star_star;
         parser->token++;
-        return (right || pm_tpl_syntax(parser, line, PM_ERR_FORMAT, "a call has arguments in a wrong order")) &&
+        return (right || pm_tpl_syntax(parser, place, PM_ERR_FORMAT, "a call has arguments in a wrong order")) &&
                pm_tpl_parse_expression(parser, &args->star);
     }
     if (pm_tpl_is_op(parser, TPL_POW)) {
         right = !args->star_star;
         parser->token++;
-        return (right || pm_tpl_syntax(parser, line, PM_ERR_FORMAT, "a call has arguments in a wrong order")) &&
+        return (right || pm_tpl_syntax(parser, place, PM_ERR_FORMAT, "a call has arguments in a wrong order")) &&
                pm_tpl_parse_expression(parser, &args->star_star);
     }
     bool keyword =
         parser->token->type == TPL_T_NAME && parser->token[1].type == TPL_T_OP && parser->token[1].op == TPL_ASSIGN;
     right = !args->star_star && (keyword || (!args->star && !names->n));
     if (!right)
-        return pm_tpl_syntax(parser, line, PM_ERR_FORMAT, "a call has arguments in a wrong order");
+        return pm_tpl_syntax(parser, place, PM_ERR_FORMAT, "a call has arguments in a wrong order");
     if (keyword)
         return parse_keyword(parser, names, values);
     tpl_node *node;
@@ -346,19 +350,19 @@ static bool parse_arguments(tpl_parser *parser, tpl_arguments *args)
 
 static bool parse_attribute(tpl_parser *parser, tpl_node *object, tpl_node **out)
 {
-    int line = parser->token->line;
+    tpl_place place = parser->token->place;
     parser->token++;
     const tpl_token *token = parser->token;
     bool number = token->type == TPL_T_INT;
     if (!number && token->type != TPL_T_NAME)
         return pm_tpl_unexpected(parser, "a name or a number");
-    tpl_node *node = *out = pm_tpl_node(parser, number ? TPL_N_ITEM : TPL_N_ATTR, line);
+    tpl_node *node = *out = pm_tpl_node(parser, number ? TPL_N_ITEM : TPL_N_ATTR, place);
     if (!node)
         return false;
     parser->token++;
     node->a = object;
     if (number)
-        return constant(parser, line, (tpl_value){.kind = TPL_INT, .trust = 1, .i = token->i}, &node->b);
+        return constant(parser, place, (tpl_value){.kind = TPL_INT, .trust = 1, .i = token->i}, &node->b);
     return literal(parser, token->text, token->len, &node->value);
 }
 
@@ -372,7 +376,7 @@ static bool parse_bound(tpl_parser *parser, tpl_node **out)
 
 static bool parse_subscript(tpl_parser *parser, tpl_node *object, tpl_node **out)
 {
-    tpl_node *node = *out = pm_tpl_node(parser, TPL_N_ITEM, parser->token->line);
+    tpl_node *node = *out = pm_tpl_node(parser, TPL_N_ITEM, parser->token->place);
     if (!node)
         return false;
     parser->token++;
@@ -389,7 +393,7 @@ static bool parse_subscript(tpl_parser *parser, tpl_node *object, tpl_node **out
         return pm_tpl_unexpected(parser, "an index");
     }
     if (node->kind == TPL_N_ITEM && pm_tpl_is_op(parser, TPL_COMMA)) {
-        tpl_node *tuple = pm_tpl_node(parser, TPL_N_TUPLE, node->line), *element;
+        tpl_node *tuple = pm_tpl_node(parser, TPL_N_TUPLE, node->place), *element;
         tpl_nodes list = {0};
         bool ok = tuple && pm_tpl_push(parser, &list, node->b);
         while (ok && pm_tpl_skip_op(parser, TPL_COMMA))
@@ -401,10 +405,26 @@ static bool parse_subscript(tpl_parser *parser, tpl_node *object, tpl_node **out
     return pm_tpl_expect_op(parser, TPL_RBRACKET);
 }
 
+/* A call of what Python or Jinja have and this engine does not is refused here, not when it is reached. Methods go by
+ * their name alone: nothing else that a template can call has the name of one. A global function may yet turn out to be
+ * the name of a macro, so it is only noted. */
+static bool check_callee(tpl_parser *parser, const tpl_node *callee)
+{
+    if (callee->kind == TPL_N_ATTR && pm_tpl_missing_method(callee->value.s->data))
+        return pm_tpl_syntax(parser, callee->place, PM_ERR_UNSUPPORTED, "method '%.80s' is not supported",
+                             callee->value.s->data);
+    if (callee->kind == TPL_N_NAME && !parser->unsupported && !parser->shadows) {
+        const tpl_builtin *global = pm_tpl_global(parser->name_list[callee->name]);
+        if (global && !global->call)
+            parser->unsupported = callee;
+    }
+    return true;
+}
+
 static bool parse_call(tpl_parser *parser, tpl_node *callee, tpl_node **out)
 {
-    tpl_node *node = *out = pm_tpl_node(parser, TPL_N_CALL, parser->token->line);
-    if (!node)
+    tpl_node *node = *out = pm_tpl_node(parser, TPL_N_CALL, parser->token->place);
+    if (!node || !check_callee(parser, callee))
         return false;
     node->a = callee;
     return parse_arguments(parser, &node->args);
@@ -454,8 +474,9 @@ static bool resolve(tpl_parser *parser, tpl_node *node, const char *name)
 {
     bool filter = node->kind == TPL_N_FILTER;
     node->builtin = filter ? pm_tpl_filter(name) : pm_tpl_test(name);
-    if (!node->builtin && !parser->soft)
-        return pm_tpl_syntax(parser, node->line, PM_ERR_UNSUPPORTED, "%s '%.80s' is not supported",
+    bool known = node->builtin && node->builtin->call;
+    if (!known && (node->builtin || !parser->soft))
+        return pm_tpl_syntax(parser, node->place, PM_ERR_UNSUPPORTED, "%s '%.80s' is not supported",
                              filter ? "filter" : "test", name);
     return literal(parser, name, strlen(name), &node->value);
 }
@@ -466,7 +487,7 @@ bool pm_tpl_parse_filters(tpl_parser *parser, tpl_node *subject, bool named, tpl
     while (named || pm_tpl_skip_op(parser, TPL_PIPE)) {
         named = false;
         const char *name;
-        tpl_node *node = pm_tpl_node(parser, TPL_N_FILTER, parser->token->line);
+        tpl_node *node = pm_tpl_node(parser, TPL_N_FILTER, parser->token->place);
         if (!node || !parse_dotted(parser, &name) || !resolve(parser, node, name))
             return false;
         node->a = *out;
@@ -493,11 +514,11 @@ static bool test_argument_follows(const tpl_parser *parser)
 
 static bool parse_test(tpl_parser *parser, tpl_node *subject, tpl_node **out)
 {
-    int line = parser->token->line;
+    tpl_place place = parser->token->place;
     parser->token++;
     bool negated = pm_tpl_skip_name(parser, "not");
     const char *name;
-    tpl_node *node = *out = pm_tpl_node(parser, TPL_N_TEST, line);
+    tpl_node *node = *out = pm_tpl_node(parser, TPL_N_TEST, place);
     if (!node || !parse_dotted(parser, &name) || !resolve(parser, node, name))
         return false;
     node->a = subject;
@@ -506,7 +527,7 @@ static bool parse_test(tpl_parser *parser, tpl_node *subject, tpl_node **out)
             return false;
     } else if (test_argument_follows(parser)) {
         if (pm_tpl_is_name(parser, "is"))
-            return pm_tpl_syntax(parser, line, PM_ERR_FORMAT, "tests cannot be chained with 'is'");
+            return pm_tpl_syntax(parser, place, PM_ERR_FORMAT, "tests cannot be chained with 'is'");
         node->args.pos = pm_tpl_alloc(parser->heap, 1, sizeof(void *));
         if (!node->args.pos)
             return pm_tpl_no_memory(parser);
@@ -516,7 +537,7 @@ static bool parse_test(tpl_parser *parser, tpl_node *subject, tpl_node **out)
     }
     if (!negated)
         return true;
-    *out = pm_tpl_node(parser, TPL_N_NOT, line);
+    *out = pm_tpl_node(parser, TPL_N_NOT, place);
     if (*out)
         (*out)->a = node;
     return *out != NULL;
@@ -541,9 +562,9 @@ static bool parse_filter_expression(tpl_parser *parser, tpl_node **out)
 
 /* ---- operators ---- */
 
-static bool wrap(tpl_parser *parser, tpl_node_kind kind, int line, tpl_node *a, tpl_node *b, tpl_node **out)
+static bool wrap(tpl_parser *parser, tpl_node_kind kind, tpl_place place, tpl_node *a, tpl_node *b, tpl_node **out)
 {
-    *out = pm_tpl_node(parser, kind, line);
+    *out = pm_tpl_node(parser, kind, place);
     if (!*out)
         return false;
     (*out)->a = a;
@@ -553,12 +574,12 @@ static bool wrap(tpl_parser *parser, tpl_node_kind kind, int line, tpl_node *a, 
 
 static bool parse_unary(tpl_parser *parser, bool filters, tpl_node **out)
 {
-    int line = parser->token->line;
+    tpl_place place = parser->token->place;
     bool minus = pm_tpl_is_op(parser, TPL_SUB), ok;
     if (minus || pm_tpl_is_op(parser, TPL_ADD)) {
         parser->token++;
         ok = enter(parser) && parse_unary(parser, false, out) &&
-             wrap(parser, minus ? TPL_N_NEG : TPL_N_POS, line, *out, NULL, out);
+             wrap(parser, minus ? TPL_N_NEG : TPL_N_POS, place, *out, NULL, out);
         parser->nest--;
     } else {
         ok = parse_primary(parser, out);
@@ -583,13 +604,13 @@ static bool parse_level(tpl_parser *parser, int level, tpl_node **out)
 {
     if (level == LEVEL_UNARY)
         return parse_unary(parser, true, out);
-    int line = parser->token->line;
+    tpl_place place = parser->token->place;
     if (!parse_level(parser, level + 1, out))
         return false;
     if (level == LEVEL_CONCAT) {
         if (!at_level(parser, level))
             return true;
-        tpl_node *node = pm_tpl_node(parser, TPL_N_CONCAT, line), *side = *out;
+        tpl_node *node = pm_tpl_node(parser, TPL_N_CONCAT, place), *side = *out;
         tpl_nodes list = {0};
         bool ok = node && pm_tpl_push(parser, &list, side);
         while (ok && pm_tpl_skip_op(parser, TPL_TILDE))
@@ -601,7 +622,7 @@ static bool parse_level(tpl_parser *parser, int level, tpl_node **out)
         tpl_op op = parser->token->op;
         tpl_node *right;
         parser->token++;
-        if (!parse_level(parser, level + 1, &right) || !wrap(parser, TPL_N_BINARY, line, *out, right, out))
+        if (!parse_level(parser, level + 1, &right) || !wrap(parser, TPL_N_BINARY, place, *out, right, out))
             return false;
         (*out)->op = (uint8_t)op;
     }
@@ -610,7 +631,7 @@ static bool parse_level(tpl_parser *parser, int level, tpl_node **out)
 
 static bool parse_comparison(tpl_parser *parser, tpl_node **out)
 {
-    int line = parser->token->line;
+    tpl_place place = parser->token->place;
     if (!parse_level(parser, LEVEL_SUM, out))
         return false;
     tpl_nodes list = {0};
@@ -627,7 +648,7 @@ static bool parse_comparison(tpl_parser *parser, tpl_node **out)
         else
             break;
         parser->token += op == TPL_NOT_IN ? 2 : 1;
-        tpl_node *side = pm_tpl_node(parser, TPL_N_COMPARE, line);
+        tpl_node *side = pm_tpl_node(parser, TPL_N_COMPARE, place);
         ok = side && parse_level(parser, LEVEL_SUM, &side->a) && pm_tpl_push(parser, &list, side);
         if (ok)
             side->op = (uint8_t)op;
@@ -635,17 +656,17 @@ static bool parse_comparison(tpl_parser *parser, tpl_node **out)
     if (ok && !list.n)
         return true;
     tpl_node *node = NULL;
-    ok = ok && wrap(parser, TPL_N_COMPARE, line, *out, NULL, &node);
+    ok = ok && wrap(parser, TPL_N_COMPARE, place, *out, NULL, &node);
     *out = node;
     return pm_tpl_seal(parser, &list, ok, node ? &node->items : NULL);
 }
 
 static bool parse_not(tpl_parser *parser, tpl_node **out)
 {
-    int line = parser->token->line;
+    tpl_place place = parser->token->place;
     if (!pm_tpl_skip_name(parser, "not"))
         return parse_comparison(parser, out);
-    bool ok = enter(parser) && parse_not(parser, out) && wrap(parser, TPL_N_NOT, line, *out, NULL, out);
+    bool ok = enter(parser) && parse_not(parser, out) && wrap(parser, TPL_N_NOT, place, *out, NULL, out);
     parser->nest--;
     return ok;
 }
@@ -655,7 +676,7 @@ static bool parse_and(tpl_parser *parser, tpl_node **out)
     if (!parse_not(parser, out))
         return false;
     for (tpl_node *right; pm_tpl_skip_name(parser, "and");)
-        if (!parse_not(parser, &right) || !wrap(parser, TPL_N_AND, (*out)->line, *out, right, out))
+        if (!parse_not(parser, &right) || !wrap(parser, TPL_N_AND, (*out)->place, *out, right, out))
             return false;
     return true;
 }
@@ -665,7 +686,7 @@ static bool parse_or(tpl_parser *parser, tpl_node **out)
     if (!parse_and(parser, out))
         return false;
     for (tpl_node *right; pm_tpl_skip_name(parser, "or");)
-        if (!parse_and(parser, &right) || !wrap(parser, TPL_N_OR, (*out)->line, *out, right, out))
+        if (!parse_and(parser, &right) || !wrap(parser, TPL_N_OR, (*out)->place, *out, right, out))
             return false;
     return true;
 }
@@ -705,7 +726,7 @@ bool pm_tpl_parse_expression(tpl_parser *parser, tpl_node **out)
     ok = ok && parse_or(parser, out);
     while (ok && pm_tpl_skip_name(parser, "if")) {
         tpl_node *node;
-        ok = wrap(parser, TPL_N_COND, parser->token->line, NULL, *out, &node) && parse_or(parser, &node->a) &&
+        ok = wrap(parser, TPL_N_COND, parser->token->place, NULL, *out, &node) && parse_or(parser, &node->a) &&
              (!pm_tpl_skip_name(parser, "else") || pm_tpl_parse_expression(parser, &node->c));
         *out = node;
     }
@@ -717,7 +738,7 @@ bool pm_tpl_parse_expression(tpl_parser *parser, tpl_node **out)
 bool pm_tpl_parse_tuple(tpl_parser *parser, bool condition, const char *stop, tpl_node **out)
 {
     bool bracketed = stop && !strcmp(stop, "("), tuple = false, ok = true;
-    int line = parser->token->line;
+    tpl_place place = parser->token->place;
     tpl_nodes list = {0};
     while (ok) {
         if (list.n && !(ok = pm_tpl_expect_op(parser, TPL_COMMA)))
@@ -739,7 +760,7 @@ bool pm_tpl_parse_tuple(tpl_parser *parser, bool condition, const char *stop, tp
     }
     if (ok && !tuple && !bracketed)
         ok = pm_tpl_unexpected(parser, "an expression");
-    tpl_node *node = ok ? pm_tpl_node(parser, TPL_N_TUPLE, line) : NULL;
+    tpl_node *node = ok ? pm_tpl_node(parser, TPL_N_TUPLE, place) : NULL;
     *out = node;
     return pm_tpl_seal(parser, &list, node != NULL, node ? &node->items : NULL);
 }

@@ -49,7 +49,7 @@ void pm_tpl_report(tpl_run *run, pm_status code, const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof(text), format, args);
     va_end(args);
-    run->status = pm_fail(run->err, code, "%s:%d: %s", run->tmpl->name, run->line, text);
+    run->status = pm_fail(run->err, code, "%s:%d:%d: %s", run->tmpl->name, run->place.line, run->place.column, text);
 }
 
 void pm_tpl_report_memory(tpl_run *run)

@@ -47,13 +47,15 @@ static bool key_of(tpl_run *run, tpl_value item, tpl_value path, bool cased, tpl
            (cased || out->kind != TPL_STR || pm_tpl_recase(run, out->s, TPL_LOWER, out));
 }
 
-/* sort(attribute="a,b") compares by several attributes. */
+/* sort(attribute="a,b") compares by several attributes. The key is a list even of one, as in Jinja: then values that
+ * are equal need no order. */
 static bool keys_of(tpl_run *run, tpl_value item, tpl_value path, bool cased, tpl_value *out)
 {
-    if (path.kind != TPL_STR || !memchr(path.s->data, ',', path.s->len))
-        return key_of(run, item, path, cased, out);
-    if (!pm_tpl_seq_new(run, TPL_LIST, 2, 1, out))
+    tpl_value single;
+    if (!pm_tpl_seq_new(run, TPL_LIST, 1, 1, out))
         return false;
+    if (path.kind != TPL_STR || !memchr(path.s->data, ',', path.s->len))
+        return key_of(run, item, path, cased, &single) && pm_tpl_append(run, out->seq, single);
     for (size_t at = 0; at <= path.s->len;) {
         const char *comma = at < path.s->len ? memchr(path.s->data + at, ',', path.s->len - at) : NULL;
         size_t end = comma ? (size_t)(comma - path.s->data) : path.s->len;
@@ -451,8 +453,15 @@ bool pm_tpl_filter_batch(tpl_run *run, const tpl_call *call, tpl_value *out)
     if (!pm_tpl_int_arg(run, call, 0, 0, &count) || !pm_tpl_items(run, call->self, &items, &n) ||
         !pm_tpl_seq_new(run, TPL_GENERATOR, 0, pm_tpl_trust(call->self), out))
         return false;
-    if (count < 1)
-        return pm_tpl_fail(run, PM_ERR_INVALID, "batch: the count must be at least 1");
+    if (count < 1) { /* all in one list, after an empty one when the count is 0 */
+        for (int i = count < 0; n && i < 2; i++)
+            if (!pm_tpl_seq_new(run, TPL_LIST, 0, out->trust, &part) || !pm_tpl_append(run, out->seq, part))
+                return false;
+        for (size_t i = 0; i < n; i++)
+            if (!pm_tpl_append(run, part.seq, items[i]))
+                return false;
+        return true;
+    }
     for (size_t at = 0; at < n; at += (size_t)count) {
         if (!pm_tpl_seq_new(run, TPL_LIST, 0, out->trust, &part) || !pm_tpl_append(run, out->seq, part))
             return false;
@@ -477,9 +486,9 @@ bool pm_tpl_filter_slice(tpl_run *run, const tpl_call *call, tpl_value *out)
     if (!pm_tpl_int_arg(run, call, 0, 0, &slices) || !pm_tpl_items(run, call->self, &items, &n) ||
         !pm_tpl_seq_new(run, TPL_GENERATOR, 0, pm_tpl_trust(call->self), out))
         return false;
-    if (slices < 1)
-        return pm_tpl_fail(run, PM_ERR_INVALID, "slice: the number of slices must be at least 1");
-    for (size_t k = 0; k < (size_t)slices; k++) {
+    if (slices == 0)
+        return pm_tpl_fail(run, PM_ERR_INVALID, "slice: the number of slices is 0");
+    for (size_t k = 0; slices > 0 && k < (size_t)slices; k++) {
         size_t extra = n % (size_t)slices, end = at + n / (size_t)slices + (k < extra);
         if (!pm_tpl_seq_new(run, TPL_LIST, 0, out->trust, &part) || !pm_tpl_append(run, out->seq, part))
             return false;

@@ -38,32 +38,34 @@ static bool parse_to(tpl_parser *parser, const char *end, tpl_block *out)
     return ok;
 }
 
-static bool store_name(tpl_parser *parser, const char *name, int line, tpl_node **out)
+static bool store_name(tpl_parser *parser, const char *name, tpl_place place, tpl_node **out)
 {
     static const char *const constants[] = {"true", "false", "none", "True", "False", "None"};
     for (size_t i = 0; i < PM_COUNT(constants); i++)
         if (!strcmp(name, constants[i]))
-            return pm_tpl_syntax(parser, line, PM_ERR_FORMAT, "cannot assign to '%s'", name);
-    tpl_node *node = *out = pm_tpl_node(parser, TPL_N_NAME, line);
+            return pm_tpl_syntax(parser, place, PM_ERR_FORMAT, "cannot assign to '%s'", name);
+    tpl_node *node = *out = pm_tpl_node(parser, TPL_N_NAME, place);
     if (!node)
         return false;
     node->name = pm_tpl_name(parser, name);
+    const tpl_builtin *global = pm_tpl_global(name);
+    parser->shadows |= global && !global->call;
     return node->name >= 0;
 }
 
 /* One target: a name, ns.attribute, or targets in brackets. */
 static bool parse_one_target(tpl_parser *parser, bool with_namespace, tpl_node **out)
 {
-    int line = parser->token->line;
+    tpl_place place = parser->token->place;
     const char *name;
     if (pm_tpl_skip_op(parser, TPL_LPAREN)) {
         if (++parser->nest > TPL_MAX_NEST)
-            return pm_tpl_syntax(parser, line, PM_ERR_UNSUPPORTED, "nested more than %d deep", TPL_MAX_NEST);
+            return pm_tpl_syntax(parser, place, PM_ERR_UNSUPPORTED, "nested more than %d deep", TPL_MAX_NEST);
         bool ok = pm_tpl_parse_target(parser, with_namespace, NULL, out) && pm_tpl_expect_op(parser, TPL_RPAREN);
         parser->nest--;
         return ok;
     }
-    if (!pm_tpl_expect_name(parser, &name) || !store_name(parser, name, line, out))
+    if (!pm_tpl_expect_name(parser, &name) || !store_name(parser, name, place, out))
         return false;
     if (!with_namespace || !pm_tpl_skip_op(parser, TPL_DOT))
         return true;
@@ -80,12 +82,14 @@ static bool parse_one_target(tpl_parser *parser, bool with_namespace, tpl_node *
 
 bool pm_tpl_parse_target(tpl_parser *parser, bool with_namespace, const char *stop, tpl_node **out)
 {
-    int line = parser->token->line;
+    tpl_place place = parser->token->place;
     if (!parse_one_target(parser, with_namespace, out))
         return false;
+    if (parser->fors && (*out)->kind == TPL_N_NAME && (*out)->name == TPL_NAME_LOOP)
+        return pm_tpl_syntax(parser, place, PM_ERR_FORMAT, "cannot assign to 'loop' in a loop");
     if (!pm_tpl_is_op(parser, TPL_COMMA))
         return true;
-    tpl_node *tuple = pm_tpl_node(parser, TPL_N_TUPLE, line), *target = *out;
+    tpl_node *tuple = pm_tpl_node(parser, TPL_N_TUPLE, place), *target = *out;
     tpl_nodes list = {0};
     bool ok = tuple && pm_tpl_push(parser, &list, target);
     while (ok && pm_tpl_skip_op(parser, TPL_COMMA)) {
@@ -100,7 +104,7 @@ bool pm_tpl_parse_target(tpl_parser *parser, bool with_namespace, const char *st
 
 static tpl_node *start(tpl_parser *parser, tpl_node_kind kind, tpl_node **out)
 {
-    *out = pm_tpl_node(parser, kind, parser->token->line);
+    *out = pm_tpl_node(parser, kind, parser->token->place);
     parser->token++;
     return *out;
 }
@@ -120,6 +124,7 @@ static bool parse_for(tpl_parser *parser, tpl_node **out)
 {
     static const char *const ends[] = {"endfor", "else", NULL};
     tpl_node *node = start(parser, TPL_N_FOR, out);
+    parser->fors++;
     if (!node || !pm_tpl_parse_target(parser, false, "in", &node->a))
         return false;
     if (!pm_tpl_skip_name(parser, "in"))
@@ -136,7 +141,9 @@ static bool parse_for(tpl_parser *parser, tpl_node **out)
         return false;
     bool other = pm_tpl_is_name(parser, "else");
     parser->token++;
-    return !other || parse_to(parser, "endfor", &node->other);
+    ok = !other || parse_to(parser, "endfor", &node->other);
+    parser->fors--;
+    return ok;
 }
 
 static bool parse_if(tpl_parser *parser, tpl_node **out)
@@ -183,16 +190,16 @@ static bool parse_signature(tpl_parser *parser, tpl_macro *macro)
     while (ok && !pm_tpl_is_op(parser, TPL_RPAREN)) {
         tpl_node *param = NULL, *value = NULL;
         const char *name = NULL;
-        int line = parser->token->line;
+        tpl_place place = parser->token->place;
         ok = (!params.n || pm_tpl_expect_op(parser, TPL_COMMA)) && pm_tpl_expect_name(parser, &name) &&
-             store_name(parser, name, line, &param);
+             store_name(parser, name, place, &param);
         if (!ok)
             break;
         if (pm_tpl_skip_op(parser, TPL_ASSIGN)) {
             ok = pm_tpl_parse_expression(parser, &value);
             optional = true;
         } else if (optional) {
-            ok = pm_tpl_syntax(parser, line, PM_ERR_FORMAT,
+            ok = pm_tpl_syntax(parser, place, PM_ERR_FORMAT,
                                "parameter '%.80s' without a default follows one with a default", name);
         }
         ok = ok && pm_tpl_push(parser, &params, param) && pm_tpl_push(parser, &defaults, value);
@@ -249,8 +256,8 @@ static bool parse_macro(tpl_parser *parser, tpl_node **out)
 {
     tpl_node *node = start(parser, TPL_N_MACRO, out);
     const char *name;
-    int line = parser->token->line;
-    if (!node || !pm_tpl_expect_name(parser, &name) || !store_name(parser, name, line, &node->a) ||
+    tpl_place place = parser->token->place;
+    if (!node || !pm_tpl_expect_name(parser, &name) || !store_name(parser, name, place, &node->a) ||
         !new_macro(parser, node, name))
         return false;
     return parse_signature(parser, node->macro) && parse_macro_body(parser, node->macro, "endmacro");
@@ -266,7 +273,7 @@ static bool parse_call_block(tpl_parser *parser, tpl_node **out)
     if (!pm_tpl_parse_expression(parser, &node->a))
         return false;
     if (node->a->kind != TPL_N_CALL)
-        return pm_tpl_syntax(parser, node->line, PM_ERR_FORMAT, "a call block needs a call");
+        return pm_tpl_syntax(parser, node->place, PM_ERR_FORMAT, "a call block needs a call");
     return parse_macro_body(parser, node->macro, "endcall");
 }
 
@@ -301,9 +308,9 @@ static bool parse_print(tpl_parser *parser, tpl_node **out)
 static bool parse_jump(tpl_parser *parser, tpl_node **out)
 {
     bool is_break = pm_tpl_is_name(parser, "break");
-    int line = parser->token->line;
+    tpl_place place = parser->token->place;
     if (!parser->loops)
-        return pm_tpl_syntax(parser, line, PM_ERR_FORMAT, "'%s' outside a loop", parser->token->text);
+        return pm_tpl_syntax(parser, place, PM_ERR_FORMAT, "'%s' outside a loop", parser->token->text);
     return start(parser, is_break ? TPL_N_BREAK : TPL_N_CONTINUE, out) != NULL;
 }
 
@@ -324,9 +331,9 @@ static bool parse_statement(tpl_parser *parser, const char *const *ends, tpl_nod
         if (!strcmp(token->text, statements[i].tag))
             return statements[i].parse(parser, out);
     if (!strncmp(token->text, "end", 3) || !strcmp(token->text, "else") || !strcmp(token->text, "elif"))
-        return pm_tpl_syntax(parser, token->line, PM_ERR_FORMAT, "unexpected tag '%.80s'%s%s%s", token->text,
+        return pm_tpl_syntax(parser, token->place, PM_ERR_FORMAT, "unexpected tag '%.80s'%s%s%s", token->text,
                              ends ? ", expected '" : "", ends ? ends[0] : "", ends ? "'" : "");
-    return pm_tpl_syntax(parser, token->line, PM_ERR_UNSUPPORTED, "tag '%.80s' is not supported", token->text);
+    return pm_tpl_syntax(parser, token->place, PM_ERR_UNSUPPORTED, "tag '%.80s' is not supported", token->text);
 }
 
 static bool is_end(const tpl_parser *parser, const char *const *ends)
@@ -340,14 +347,14 @@ static bool is_end(const tpl_parser *parser, const char *const *ends)
 /* Text or {{ }}: collected into one output node. */
 static bool parse_output(tpl_parser *parser, tpl_node **out)
 {
-    tpl_node *node = *out = pm_tpl_node(parser, TPL_N_OUTPUT, parser->token->line), *part;
+    tpl_node *node = *out = pm_tpl_node(parser, TPL_N_OUTPUT, parser->token->place), *part;
     tpl_nodes list = {0};
     bool ok = node != NULL;
     while (ok) {
         const tpl_token *token = parser->token;
         if (token->type == TPL_T_DATA) {
             tpl_str *s = pm_tpl_alloc(parser->heap, 1, sizeof(*s));
-            part = pm_tpl_node(parser, TPL_N_CONST, token->line);
+            part = pm_tpl_node(parser, TPL_N_CONST, token->place);
             if (!s || !part) {
                 ok = pm_tpl_no_memory(parser);
                 break;
@@ -374,12 +381,12 @@ static bool parse_body(tpl_parser *parser, const char *const *ends, tpl_block *o
 {
     tpl_nodes list = {0};
     bool ok = ++parser->nest <= TPL_MAX_NEST ||
-              pm_tpl_syntax(parser, parser->token->line, PM_ERR_UNSUPPORTED, "nested more than %d deep", TPL_MAX_NEST);
+              pm_tpl_syntax(parser, parser->token->place, PM_ERR_UNSUPPORTED, "nested more than %d deep", TPL_MAX_NEST);
     while (ok) {
         tpl_node *node = NULL;
         if (parser->token->type == TPL_T_EOF) {
             if (ends)
-                ok = pm_tpl_syntax(parser, parser->token->line, PM_ERR_FORMAT,
+                ok = pm_tpl_syntax(parser, parser->token->place, PM_ERR_FORMAT,
                                    "the template ends where '%s' was expected", ends[0]);
             break;
         }
@@ -401,5 +408,11 @@ static bool parse_body(tpl_parser *parser, const char *const *ends, tpl_block *o
 
 bool pm_tpl_parse_template(tpl_parser *parser, tpl_block *out)
 {
-    return parse_body(parser, NULL, out);
+    if (!parse_body(parser, NULL, out))
+        return false;
+    const tpl_node *callee = parser->unsupported;
+    if (callee && !parser->shadows)
+        return pm_tpl_syntax(parser, callee->place, PM_ERR_UNSUPPORTED, "function '%.80s' is not supported",
+                             parser->name_list[callee->name]);
+    return pm_tpl_find_unset(parser, out);
 }

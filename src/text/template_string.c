@@ -3,7 +3,6 @@
 #include "text/template_impl.h"
 
 #include <string.h>
-#include <utf8proc.h>
 
 /* ---- characters ---- */
 
@@ -326,57 +325,6 @@ static bool str_islower(tpl_run *run, const tpl_call *call, tpl_value *out)
     return pm_tpl_step(run, call->self.s->len / 16);
 }
 
-/* ---- kinds of characters ---- */
-
-typedef bool char_test(int32_t code);
-
-static bool is_alpha(int32_t code)
-{
-    utf8proc_category_t category = utf8proc_category(code);
-    return category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO;
-}
-
-static bool is_decimal(int32_t code)
-{
-    return utf8proc_category(code) == UTF8PROC_CATEGORY_ND;
-}
-
-static bool is_alnum(int32_t code)
-{
-    utf8proc_category_t category = utf8proc_category(code);
-    return is_alpha(code) || (category >= UTF8PROC_CATEGORY_ND && category <= UTF8PROC_CATEGORY_NO);
-}
-
-/* True when there are characters and all pass. */
-static bool all(tpl_run *run, const tpl_str *s, char_test *test, tpl_value *out)
-{
-    bool yes = s->len > 0;
-    for (size_t at = 0; yes && at < s->len;)
-        yes = test(pm_tpl_code(s->data, s->len, &at));
-    *out = pm_tpl_bool(yes);
-    return pm_tpl_step(run, s->len / 16);
-}
-
-static bool str_isalpha(tpl_run *run, const tpl_call *call, tpl_value *out)
-{
-    return all(run, call->self.s, is_alpha, out);
-}
-
-static bool str_isdigit(tpl_run *run, const tpl_call *call, tpl_value *out)
-{
-    return all(run, call->self.s, is_decimal, out);
-}
-
-static bool str_isalnum(tpl_run *run, const tpl_call *call, tpl_value *out)
-{
-    return all(run, call->self.s, is_alnum, out);
-}
-
-static bool str_isspace(tpl_run *run, const tpl_call *call, tpl_value *out)
-{
-    return all(run, call->self.s, pm_tpl_is_space, out);
-}
-
 /* ---- searching ---- */
 
 static bool begins(const tpl_str *s, const tpl_str *with)
@@ -389,22 +337,50 @@ static bool ends(const tpl_str *s, const tpl_str *with)
     return with->len <= s->len && (!with->len || !memcmp(s->data + s->len - with->len, with->data, with->len));
 }
 
+/* The part of a string between the optional arguments start and end, which Python clips as those of a slice; `from` is
+ * where it starts in bytes. *valid is false where start lies behind the end: there not even '' is found. */
+static bool part(tpl_run *run, const tpl_call *call, tpl_str *out, size_t *from, bool *valid)
+{
+    const tpl_str *s = call->self.s;
+    int64_t n = (int64_t)pm_tpl_chars(s->data, s->len), bound[2] = {0, n};
+    for (int i = 0; i < 2; i++) {
+        if (call->arg[i + 1].kind != TPL_NONE && !pm_tpl_int_arg(run, call, i + 1, bound[i], &bound[i]))
+            return false;
+        if (bound[i] < 0)
+            bound[i] = bound[i] + n < 0 ? 0 : bound[i] + n;
+    }
+    if (bound[1] > n)
+        bound[1] = n;
+    *valid = bound[0] <= bound[1];
+    *out = *s;
+    *from = *valid ? pm_tpl_offset(s->data, s->len, (size_t)bound[0]) : s->len;
+    out->data += *from;
+    out->trust = s->trust ? s->trust + *from : NULL;
+    out->len = *valid ? pm_tpl_offset(out->data, s->len - *from, (size_t)(bound[1] - bound[0])) : 0;
+    return pm_tpl_step(run, s->len / 16);
+}
+
 /* startswith and endswith: one string, or a tuple of them. */
 static bool either(tpl_run *run, const tpl_call *call, bool (*test)(const tpl_str *, const tpl_str *), tpl_value *out)
 {
     tpl_value what = call->arg[0];
+    tpl_str s;
+    size_t from;
+    bool valid;
+    if (!part(run, call, &s, &from, &valid))
+        return false;
     if (what.kind == TPL_SEQ && what.seq->flavour == TPL_TUPLE) {
         *out = pm_tpl_bool(false);
         for (size_t i = 0; i < what.seq->n && !out->b; i++) {
             if (what.seq->items[i].kind != TPL_STR)
                 return pm_tpl_fail(run, PM_ERR_INVALID, "%s: the tuple must hold strings", call->name);
-            out->b = test(call->self.s, what.seq->items[i].s);
+            out->b = valid && test(&s, what.seq->items[i].s);
         }
         return true;
     }
     if (!want_str(run, call, 0))
         return false;
-    *out = pm_tpl_bool(test(call->self.s, what.s));
+    *out = pm_tpl_bool(valid && test(&s, what.s));
     return true;
 }
 
@@ -421,14 +397,18 @@ static bool str_endswith(tpl_run *run, const tpl_call *call, tpl_value *out)
 /* find, rfind, index, rindex, in characters. */
 static bool search(tpl_run *run, const tpl_call *call, bool last, bool must, tpl_value *out)
 {
-    if (!want_str(run, call, 0) || !pm_tpl_step(run, call->self.s->len / 16))
+    tpl_str s;
+    size_t from;
+    bool valid;
+    if (!want_str(run, call, 0) || !part(run, call, &s, &from, &valid))
         return false;
-    const tpl_str *s = call->self.s, *what = call->arg[0].s;
-    size_t at = last ? find_last(s, s->len, what) : find(s, 0, what);
-    bool found = last ? at != SIZE_MAX : at < s->len || !what->len;
+    const tpl_str *what = call->arg[0].s;
+    size_t at = last ? find_last(&s, s.len, what) : find(&s, 0, what);
+    bool found = valid && (last ? at != SIZE_MAX : at < s.len || !what->len);
     if (!found && must)
         return pm_tpl_fail(run, PM_ERR_INVALID, "%s: substring not found", call->name);
-    *out = pm_tpl_int(found ? (int64_t)pm_tpl_chars(s->data, at) : -1, pm_tpl_str_trust(s));
+    const tpl_str *whole = call->self.s;
+    *out = pm_tpl_int(found ? (int64_t)pm_tpl_chars(whole->data, from + at) : -1, pm_tpl_str_trust(whole));
     return true;
 }
 
@@ -454,13 +434,18 @@ static bool str_rindex(tpl_run *run, const tpl_call *call, tpl_value *out)
 
 static bool str_count(tpl_run *run, const tpl_call *call, tpl_value *out)
 {
-    if (!want_str(run, call, 0) || !pm_tpl_step(run, call->self.s->len / 16))
+    tpl_str s;
+    size_t from;
+    bool valid;
+    if (!want_str(run, call, 0) || !part(run, call, &s, &from, &valid))
         return false;
-    const tpl_str *s = call->self.s, *what = call->arg[0].s;
+    const tpl_str *what = call->arg[0].s;
     int64_t n = 0;
-    for (size_t at = 0; what->len && (at = find(s, at, what)) < s->len; at += what->len)
+    for (size_t at = 0; what->len && (at = find(&s, at, what)) < s.len; at += what->len)
         n++;
-    *out = pm_tpl_int(what->len ? n : (int64_t)pm_tpl_chars(s->data, s->len) + 1, pm_tpl_str_trust(s));
+    if (!what->len)
+        n = valid ? (int64_t)pm_tpl_chars(s.data, s.len) + 1 : 0;
+    *out = pm_tpl_int(n, pm_tpl_str_trust(call->self.s));
     return true;
 }
 
@@ -514,25 +499,37 @@ static bool str_join(tpl_run *run, const tpl_call *call, tpl_value *out)
     for (size_t i = 0; i < n; i++) {
         if (i)
             pm_tpl_put_str(run, call->self.s);
-        if (items[i].kind != TPL_STR)
-            return pm_tpl_fail(run, PM_ERR_INVALID, "join: element %zu is a %s, not a string", i,
-                               pm_tpl_type(items[i]));
-        if (call->self.s->markup && !items[i].s->markup)
-            pm_tpl_put_escaped(run, items[i].s);
+        tpl_value item = items[i];
+        if (item.kind != TPL_STR && !call->self.s->markup)
+            return pm_tpl_fail(run, PM_ERR_INVALID, "join: element %zu is a %s, not a string", i, pm_tpl_type(item));
+        if (!pm_tpl_str(run, item, &item)) /* Markup takes anything */
+            return false;
+        if (call->self.s->markup && !item.s->markup)
+            pm_tpl_put_escaped(run, item.s);
         else
-            pm_tpl_put_str(run, items[i].s);
+            pm_tpl_put_str(run, item.s);
     }
     return pm_tpl_take(run, mark, call->self.s->markup, out);
 }
 
-bool pm_tpl_pad(tpl_run *run, const tpl_str *s, int64_t width, char align, tpl_value *out)
+/* Puts a character `n` times. */
+static void fill(tpl_run *run, const tpl_str *character, int64_t n)
 {
+    if (character->len == 1)
+        pm_tpl_fill(run, *character->data, (size_t)n, pm_tpl_byte_trust(character, 0));
+    for (; character->len > 1 && n > 0 && run->status == PM_OK; n--)
+        pm_tpl_put_str(run, character);
+}
+
+bool pm_tpl_pad(tpl_run *run, const tpl_str *s, int64_t width, char align, const tpl_str *with, tpl_value *out)
+{
+    static const tpl_str space = {.data = " ", .len = 1, .uniform = 1};
     int64_t chars = (int64_t)pm_tpl_chars(s->data, s->len), pad = width > chars ? width - chars : 0;
     int64_t left = align == '<' ? 0 : align == '>' ? pad : pad / 2 + (pad & width & 1);
     size_t mark = pm_tpl_mark(run);
-    pm_tpl_fill(run, ' ', (size_t)left, 1);
+    fill(run, with ? with : &space, left);
     pm_tpl_put_str(run, s);
-    pm_tpl_fill(run, ' ', (size_t)(pad - left), 1);
+    fill(run, with ? with : &space, pad - left);
     return pm_tpl_take(run, mark, s->markup, out);
 }
 
@@ -540,7 +537,15 @@ static bool pad(tpl_run *run, const tpl_call *call, char align, tpl_value *out)
 {
     if (!pm_tpl_is_int(call->arg[0]))
         return pm_tpl_fail(run, PM_ERR_INVALID, "%s: the width must be an integer", call->name);
-    return pm_tpl_pad(run, call->self.s, pm_tpl_as_int(call->arg[0]), align, out);
+    const tpl_str *with = NULL;
+    if (call->arg[1].kind != TPL_MISSING) {
+        if (!want_str(run, call, 1))
+            return false;
+        with = call->arg[1].s;
+        if (pm_tpl_chars(with->data, with->len) != 1)
+            return pm_tpl_fail(run, PM_ERR_INVALID, "%s: can only fill with one character", call->name);
+    }
+    return pm_tpl_pad(run, call->self.s, pm_tpl_as_int(call->arg[0]), align, with, out);
 }
 
 static bool str_center(tpl_run *run, const tpl_call *call, tpl_value *out)
@@ -571,6 +576,31 @@ static bool str_zfill(tpl_run *run, const tpl_call *call, tpl_value *out)
     return pm_tpl_take(run, mark, s->markup, out);
 }
 
+/* Tabs become spaces up to the next multiple of the size; lines begin anew. */
+static bool str_expandtabs(tpl_run *run, const tpl_call *call, tpl_value *out)
+{
+    const tpl_str *s = call->self.s;
+    int64_t size, column = 0;
+    size_t mark = pm_tpl_mark(run), plain = 0;
+    if (!pm_tpl_int_arg(run, call, 0, 8, &size))
+        return false;
+    for (size_t at = 0; at < s->len; at++) {
+        if (s->data[at] == '\t') {
+            int64_t n = size > 0 ? size - column % size : 0;
+            pm_tpl_put_piece(run, s, plain, at);
+            pm_tpl_fill(run, ' ', (size_t)n, pm_tpl_byte_trust(s, at));
+            plain = at + 1;
+            column += n;
+        } else if (s->data[at] == '\n' || s->data[at] == '\r') {
+            column = 0;
+        } else {
+            column += ((uint8_t)s->data[at] & 0xC0) != 0x80;
+        }
+    }
+    pm_tpl_put_piece(run, s, plain, s->len);
+    return pm_tpl_step(run, s->len / 16) && pm_tpl_take(run, mark, s->markup, out);
+}
+
 static bool str_format(tpl_run *run, const tpl_call *call, tpl_value *out)
 {
     return pm_tpl_format(run, call->self.s, call->args, out);
@@ -581,8 +611,8 @@ const tpl_builtin pm_tpl_str_methods[] = {{"split", str_split, 0, {"sep", "maxsp
                                           {"strip", str_strip, 0, {""}},
                                           {"lstrip", str_lstrip, 0, {""}},
                                           {"rstrip", str_rstrip, 0, {""}},
-                                          {"startswith", str_startswith, 1, {""}},
-                                          {"endswith", str_endswith, 1, {""}},
+                                          {"startswith", str_startswith, 1, {"", "", ""}},
+                                          {"endswith", str_endswith, 1, {"", "", ""}},
                                           {"replace", str_replace, 2, {"", "", ""}},
                                           {"upper", str_upper, 0, {NULL}},
                                           {"lower", str_lower, 0, {NULL}},
@@ -592,36 +622,36 @@ const tpl_builtin pm_tpl_str_methods[] = {{"split", str_split, 0, {"sep", "maxsp
                                           {"format", str_format, -1, {NULL}},
                                           {"rsplit", str_rsplit, 0, {"sep", "maxsplit"}},
                                           {"splitlines", str_splitlines, 0, {"keepends"}},
-                                          {"find", str_find, 1, {""}},
-                                          {"rfind", str_rfind, 1, {""}},
-                                          {"index", str_index, 1, {""}},
-                                          {"rindex", str_rindex, 1, {""}},
-                                          {"count", str_count, 1, {""}},
+                                          {"find", str_find, 1, {"", "", ""}},
+                                          {"rfind", str_rfind, 1, {"", "", ""}},
+                                          {"index", str_index, 1, {"", "", ""}},
+                                          {"rindex", str_rindex, 1, {"", "", ""}},
+                                          {"count", str_count, 1, {"", "", ""}},
                                           {"partition", str_partition, 1, {""}},
                                           {"rpartition", str_rpartition, 1, {""}},
                                           {"removeprefix", str_removeprefix, 1, {""}},
                                           {"removesuffix", str_removesuffix, 1, {""}},
-                                          {"isalpha", str_isalpha, 0, {NULL}},
-                                          {"isdigit", str_isdigit, 0, {NULL}},
-                                          {"isdecimal", str_isdigit, 0, {NULL}},
-                                          {"isalnum", str_isalnum, 0, {NULL}},
-                                          {"isspace", str_isspace, 0, {NULL}},
+                                          {"isalpha", pm_tpl_str_isalpha, 0, {NULL}},
+                                          {"isdigit", pm_tpl_str_isdigit, 0, {NULL}},
+                                          {"isdecimal", pm_tpl_str_isdecimal, 0, {NULL}},
+                                          {"isalnum", pm_tpl_str_isalnum, 0, {NULL}},
+                                          {"isspace", pm_tpl_str_isspace, 0, {NULL}},
                                           {"isupper", str_isupper, 0, {NULL}},
                                           {"islower", str_islower, 0, {NULL}},
-                                          {"center", str_center, 1, {""}},
-                                          {"ljust", str_ljust, 1, {""}},
-                                          {"rjust", str_rjust, 1, {""}},
+                                          {"center", str_center, 1, {"", ""}},
+                                          {"ljust", str_ljust, 1, {"", ""}},
+                                          {"rjust", str_rjust, 1, {"", ""}},
                                           {"zfill", str_zfill, 1, {""}},
                                           {"casefold", NULL, 0, {NULL}},
                                           {"encode", NULL, 0, {NULL}},
-                                          {"expandtabs", NULL, 0, {NULL}},
+                                          {"expandtabs", str_expandtabs, 0, {"tabsize"}},
                                           {"format_map", NULL, 0, {NULL}},
-                                          {"isascii", NULL, 0, {NULL}},
+                                          {"isascii", pm_tpl_str_isascii, 0, {NULL}},
                                           {"isidentifier", NULL, 0, {NULL}},
                                           {"isnumeric", NULL, 0, {NULL}},
-                                          {"isprintable", NULL, 0, {NULL}},
-                                          {"istitle", NULL, 0, {NULL}},
+                                          {"isprintable", pm_tpl_str_isprintable, 0, {NULL}},
+                                          {"istitle", pm_tpl_str_istitle, 0, {NULL}},
                                           {"maketrans", NULL, 0, {NULL}},
-                                          {"swapcase", NULL, 0, {NULL}},
+                                          {"swapcase", pm_tpl_str_swapcase, 0, {NULL}},
                                           {"translate", NULL, 0, {NULL}},
                                           {NULL, NULL, 0, {NULL}}};

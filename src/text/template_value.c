@@ -436,7 +436,7 @@ bool pm_tpl_items(tpl_run *run, tpl_value value, tpl_value **items, size_t *n)
     case TPL_UNDEFINED: *n = 0; return true;
     case TPL_STR: return characters(run, value.s, items, n);
     case TPL_SEQ:
-        *items = value.seq->items + value.seq->start;
+        *items = value.seq->n ? value.seq->items + value.seq->start : NULL;
         *n = value.seq->n - value.seq->start;
         if (value.seq->flavour == TPL_GENERATOR)
             value.seq->start = value.seq->n;
