@@ -139,6 +139,12 @@ PM_API int pm_chat_prompt(const pm_engine *engine, const pm_chat *chat, pm_promp
 /* The rendered template as text (owned by the caller: pm_free). */
 PM_API int pm_chat_text(const pm_engine *engine, const pm_chat *chat, char **text, size_t *len, pm_error *err);
 
+/* The same without the model: renders the chat template of the checkpoint in `dir`, of which only tokenizer and
+ * template are read. `control` (may be NULL) receives [len] bytes, 1 where a byte belongs to a control token; pm_free
+ * it too. A BOS token that the template leaves to the tokenizer is not in the text. */
+PM_API int pm_template_text(const char *dir, const pm_chat *chat, char **text, size_t *len, uint8_t **control,
+                            pm_error *err);
+
 /* Encodes text as it is, control tokens and the tokenizer's post-processor included (a raw completion). */
 PM_API int pm_text_prompt(const pm_engine *engine, const char *text, size_t len, pm_prompt *out, pm_error *err);
 

@@ -11,7 +11,16 @@ enum { PM_EXIT_OK = 0, PM_EXIT_FAILED = 1, PM_EXIT_USAGE = 2, PM_EXIT_INTERRUPTE
 
 /* ---- options.c: one table of options drives parsing and --help ---- */
 
-typedef enum pm_command { PM_RUN, PM_CHAT, PM_INSPECT, PM_BENCH, PM_PERPLEXITY, PM_TOKENIZE, PM_COMMANDS } pm_command;
+typedef enum pm_command {
+    PM_RUN,
+    PM_CHAT,
+    PM_INSPECT,
+    PM_BENCH,
+    PM_PERPLEXITY,
+    PM_TOKENIZE,
+    PM_TEMPLATE,
+    PM_COMMANDS
+} pm_command;
 
 typedef enum pm_option {
     PM_OPT_RAW,
@@ -20,6 +29,7 @@ typedef enum pm_option {
     PM_OPT_TOP_LOGPROBS,
     PM_OPT_SYSTEM,
     PM_OPT_NO_THINK,
+    PM_OPT_SET,
     PM_OPT_MAX_TOKENS,
     PM_OPT_TEMPERATURE,
     PM_OPT_TOP_K,
@@ -40,6 +50,8 @@ typedef enum pm_option {
     PM_OPT_STRIDE,
     PM_OPT_DECODE,
     PM_OPT_PLAIN,
+    PM_OPT_TOOLS,
+    PM_OPT_NO_GENERATION_PROMPT,
     PM_OPT_CTX,
     PM_OPT_KV_TYPE,
     PM_OPT_THREADS,
@@ -62,6 +74,8 @@ typedef struct pm_args {
     pm_value value[PM_OPTIONS];
     const char **stop; /* every --stop */
     int n_stop;
+    const char **set; /* every --set, as NAME:VALUE */
+    int n_set;
     pm_bias *bias; /* every --logit-bias */
     int n_bias;
     const char **words; /* what is left: MODEL, PROMPT */
@@ -137,6 +151,14 @@ int pm_check_model(const char *dir);
 
 bool pm_is_directory(const char *path);
 
+/* ---- variables.c ---- */
+
+/* Adds what --no-think and --set ask for to an object of template variables; an exit code. */
+int pm_variable_flags(const pm_args *args, json_t *variables);
+
+/* The same as JSON text, malloc'ed; an exit code. */
+int pm_variable_text(const pm_args *args, char **out);
+
 /* ---- answer.c: what run and chat have in common ---- */
 
 typedef struct pm_opened {
@@ -173,5 +195,6 @@ int pm_cmd_inspect(const pm_args *args);
 int pm_cmd_bench(const pm_args *args);
 int pm_cmd_perplexity(const pm_args *args);
 int pm_cmd_tokenize(const pm_args *args);
+int pm_cmd_template(const pm_args *args);
 
 #endif

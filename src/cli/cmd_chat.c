@@ -140,12 +140,10 @@ static int take_turn(pm_conversation *chat)
     json_t *message;
     int64_t seed;
     int code = PM_EXIT_OK;
-    bool no_think = chat->args->value[PM_OPT_NO_THINK].given;
-    char *text = json_dumps(chat->messages, JSON_COMPACT);
-    if (!text)
-        return pm_cli_fail("out of memory");
-    pm_chat request = {.messages = text, .variables = no_think ? "{\"enable_thinking\":false}" : NULL};
-    if (pm_chat_prompt(chat->opened.engine, &request, &prompt, &err) != PM_OK)
+    char *text = json_dumps(chat->messages, JSON_COMPACT), *variables = NULL;
+    code = text ? pm_variable_text(chat->args, &variables) : pm_cli_fail("out of memory");
+    pm_chat request = {.messages = text, .variables = variables};
+    if (code == PM_EXIT_OK && pm_chat_prompt(chat->opened.engine, &request, &prompt, &err) != PM_OK)
         code = pm_cli_fail("%s", err.message);
     if (code == PM_EXIT_OK)
         code = pm_answer(&chat->opened, chat->args, &prompt, true, &result, &seed);
@@ -162,6 +160,7 @@ static int take_turn(pm_conversation *chat)
     }
     pm_result_free(&result);
     pm_prompt_free(&prompt);
+    free(variables);
     free(text);
     return code;
 }

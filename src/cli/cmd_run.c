@@ -91,13 +91,16 @@ static int encode(const pm_engine *engine, const pm_args *args, const struct req
         const char *system = value[PM_OPT_SYSTEM].text;
         if (system && pm_check_utf8("--system", system, strlen(system)) != PM_EXIT_OK)
             return PM_EXIT_FAILED;
-        char *messages = one_turn(system, request);
-        if (!messages)
-            return pm_cli_fail("out of memory");
-        pm_chat chat = {.messages = messages,
-                        .variables = value[PM_OPT_NO_THINK].given ? "{\"enable_thinking\":false}" : NULL};
+        char *variables = NULL, *messages = one_turn(system, request);
+        int code = messages ? pm_variable_text(args, &variables) : pm_cli_fail("out of memory");
+        if (code != PM_EXIT_OK) {
+            free(messages);
+            return code;
+        }
+        pm_chat chat = {.messages = messages, .variables = variables};
         status = pm_chat_prompt(engine, &chat, out, &err);
         free(messages);
+        free(variables);
     }
     return status == PM_OK ? PM_EXIT_OK : pm_cli_fail("%s", err.message);
 }

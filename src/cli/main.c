@@ -18,6 +18,7 @@ static int (*const command_table[PM_COMMANDS])(const pm_args *args) = {
     [PM_BENCH] = pm_cmd_bench,
     [PM_PERPLEXITY] = pm_cmd_perplexity,
     [PM_TOKENIZE] = pm_cmd_tokenize,
+    [PM_TEMPLATE] = pm_cmd_template,
 };
 
 /* A mapped file of weights that becomes shorter while a step reads it: the library notices between steps, in one the

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum kind { FLAG, INTEGER, NUMBER, TEXT, LIST, NUMBERS, BIAS, CHOICE } kind;
+typedef enum kind { FLAG, INTEGER, NUMBER, TEXT, LIST, NUMBERS, BIAS, SETTING, CHOICE } kind;
 
 enum {
     RUN = 1 << PM_RUN,
@@ -18,8 +18,9 @@ enum {
     BENCH = 1 << PM_BENCH,
     PERPLEXITY = 1 << PM_PERPLEXITY,
     TOKENIZE = 1 << PM_TOKENIZE,
+    TEMPLATE = 1 << PM_TEMPLATE,
     ENGINE = RUN | CHAT | INSPECT | BENCH | PERPLEXITY, /* what opens the model */
-    ALL = ENGINE | TOKENIZE
+    ALL = ENGINE | TOKENIZE | TEMPLATE
 };
 
 static const struct option {
@@ -37,8 +38,10 @@ static const struct option {
     [PM_OPT_TOP_LOGPROBS] = {"--top-logprobs", "N", INTEGER, RUN, 0, 1000,
                              "with --json: log-probabilities of each token and of the N likeliest in its place"},
     [PM_OPT_SYSTEM] = {"--system", "TEXT", TEXT, RUN | CHAT, 0, 0, "the system message"},
-    [PM_OPT_NO_THINK] = {"--no-think", NULL, FLAG, RUN | CHAT, 0, 0,
+    [PM_OPT_NO_THINK] = {"--no-think", NULL, FLAG, RUN | CHAT | TEMPLATE, 0, 0,
                          "ask the chat template to leave reasoning out (enable_thinking false)"},
+    [PM_OPT_SET] = {"--set", "NAME:VALUE", SETTING, RUN | CHAT | TEMPLATE, 0, 0,
+                    "give the chat template a variable: VALUE is JSON, else text; may be repeated"},
     [PM_OPT_MAX_TOKENS] = {"--max-tokens", "N", INTEGER, RUN | CHAT, 1, INT_MAX,
                            "end an answer after N tokens (default: the model's, else when the context is full)"},
     [PM_OPT_TEMPERATURE] = {"--temperature", "T", NUMBER, RUN | CHAT, 0, 100,
@@ -72,6 +75,9 @@ static const struct option {
     [PM_OPT_CSV] = {"--csv", NULL, FLAG, BENCH, 0, 0, "print comma-separated values instead of a table"},
     [PM_OPT_STRIDE] = {"--stride", "N", INTEGER, PERPLEXITY, 1, INT_MAX,
                        "tokens from one window of --ctx tokens to the next (default: half a window)"},
+    [PM_OPT_TOOLS] = {"--tools", "FILE", TEXT, TEMPLATE, 0, 0, "the tools: a JSON list of them, in place of FILE's"},
+    [PM_OPT_NO_GENERATION_PROMPT] = {"--no-generation-prompt", NULL, FLAG, TEMPLATE, 0, 0,
+                                     "leave the opening of the assistant's answer out"},
     [PM_OPT_DECODE] = {"--decode", NULL, FLAG, TOKENIZE, 0, 0,
                        "TEXT is token ids, separated by commas or white space: print what they say"},
     [PM_OPT_PLAIN] = {"--plain", NULL, FLAG, TOKENIZE, 0, 0,
@@ -99,14 +105,15 @@ static const struct command {
     [PM_BENCH] = {"bench", "[MODEL]", 1, "measure how fast a model runs and how far that is from the machine's limit"},
     [PM_PERPLEXITY] = {"perplexity", "[MODEL] FILE", 2, "say how well a model foresees a text; a FILE of - is stdin"},
     [PM_TOKENIZE] = {"tokenize", "[MODEL] [TEXT]", 2, "print the tokens of a text; without TEXT, or for -, of stdin"},
+    [PM_TEMPLATE] = {"template", "[MODEL] FILE", 2, "print the prompt that the chat template makes of a conversation"},
 };
 
 /* Options that say nothing, or contradict each other, when given together. */
 static const struct conflict {
     pm_option one, other;
 } conflicts[] = {
-    {PM_OPT_RAW, PM_OPT_SYSTEM}, {PM_OPT_RAW, PM_OPT_NO_THINK}, {PM_OPT_IDS, PM_OPT_RAW},
-    {PM_OPT_IDS, PM_OPT_SYSTEM}, {PM_OPT_IDS, PM_OPT_NO_THINK}, {PM_OPT_JSON, PM_OPT_CSV},
+    {PM_OPT_RAW, PM_OPT_SYSTEM},   {PM_OPT_RAW, PM_OPT_NO_THINK}, {PM_OPT_IDS, PM_OPT_RAW}, {PM_OPT_IDS, PM_OPT_SYSTEM},
+    {PM_OPT_IDS, PM_OPT_NO_THINK}, {PM_OPT_JSON, PM_OPT_CSV},     {PM_OPT_RAW, PM_OPT_SET}, {PM_OPT_IDS, PM_OPT_SET},
 };
 
 bool pm_parse_ids(const char *text, pm_token **ids, size_t *n)
@@ -238,6 +245,14 @@ static int set_value(pm_args *args, pm_option id, const char *text)
         }
         return pm_cli_usage("%s takes a token id, a colon and a number from %g to %g, such as 42:-1.5, not '%s'",
                             option->name, option->min, option->max, text);
+    case SETTING: {
+        const char *colon = strchr(text, ':');
+        if (!colon || colon == text)
+            return pm_cli_usage("%s takes a name, a colon and a value, such as reasoning_effort:high, not '%s'",
+                                option->name, text);
+        args->set[args->n_set++] = text;
+        return PM_EXIT_OK;
+    }
     case CHOICE:
         value->integer = parse_choice(option->value, text);
         if (value->integer >= 0)
@@ -295,7 +310,8 @@ static int find_command(pm_args *args, const char *name)
             return PM_EXIT_OK;
         }
     }
-    return pm_cli_usage("unknown command '%s'; there are run, chat, inspect, bench, perplexity and tokenize", name);
+    return pm_cli_usage("unknown command '%s'; there are run, chat, inspect, bench, perplexity, tokenize and template",
+                        name);
 }
 
 /* The first word of the command line: a command, help, --help or --version. */
@@ -311,7 +327,7 @@ static int parse_command(pm_args *args, int argc, char **argv)
         return find_command(args, argv[1]);
     bool question = strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "--version") == 0;
     if (argc > 2 || !question)
-        return pm_cli_usage("the first word is a command: run, chat, inspect, bench, perplexity or tokenize");
+        return pm_cli_usage("the first word is a command: run, chat, inspect, bench, perplexity, tokenize or template");
     return PM_EXIT_OK;
 }
 
@@ -343,8 +359,9 @@ int pm_args_parse(int argc, char **argv, pm_args *args)
     *args = (pm_args){0};
     args->stop = calloc((size_t)argc + 1, sizeof(*args->stop));
     args->bias = calloc((size_t)argc + 1, sizeof(*args->bias));
+    args->set = calloc((size_t)argc + 1, sizeof(*args->set));
     args->words = calloc((size_t)argc + 1, sizeof(*args->words));
-    if (!args->stop || !args->bias || !args->words) {
+    if (!args->stop || !args->bias || !args->set || !args->words) {
         pm_args_free(args);
         return pm_cli_fail("out of memory");
     }
@@ -369,6 +386,7 @@ int pm_args_parse(int argc, char **argv, pm_args *args)
 void pm_args_free(pm_args *args)
 {
     free((void *)args->stop);
+    free((void *)args->set);
     free(args->bias);
     free((void *)args->words);
     *args = (pm_args){0};
@@ -403,6 +421,10 @@ void pm_args_help(const pm_args *args)
         printf("\nA window has 2048 tokens, or the model's limit, unless --ctx says otherwise. Each token is judged "
                "once, in "
                "the\nfirst window that has it, after all that stands before it there.\n");
+    if (args->command == PM_TEMPLATE)
+        printf("\nFILE (- is stdin) is a JSON list of messages, or an object with messages, tools, "
+               "add_generation_prompt and further\nvariables of the template. On a terminal control tokens stand "
+               "out.\n");
     if (args->command == PM_TOKENIZE)
         printf("\nEach token is a line: its id, a tab, and the token as the model's tokenizer.json spells it.\n");
     if (args->command == PM_RUN || args->command == PM_TOKENIZE)

@@ -47,21 +47,12 @@ static int read_stops(pm_engine *engine, const json_t *generation_config, pm_err
     return PM_OK;
 }
 
-/* Gives the templates the special tokens of tokenizer_config.json by name; each is text, or an object that holds it. */
+/* Gives the templates the special tokens of tokenizer_config.json. */
 static int read_special_tokens(pm_engine *engine, const json_t *settings, pm_error *err)
 {
-    static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
-                                        "pad_token", "cls_token", "mask_token"};
-    engine->special_tokens = json_object();
-    if (!engine->special_tokens)
-        return pm_fail_memory(err);
-    for (size_t i = 0; i < PM_COUNT(names); i++) {
-        json_t *value = json_object_get(settings, names[i]);
-        if (json_is_object(value))
-            value = json_object_get(value, "content");
-        if (json_is_string(value) && json_object_set(engine->special_tokens, names[i], value) != 0)
-            return pm_fail_memory(err);
-    }
+    int status = pm_template_tokens(settings, &engine->special_tokens, err);
+    if (status != PM_OK)
+        return status;
     if (engine->chat)
         pm_template_own(engine->chat, engine->special_tokens);
     if (engine->chat_tools)

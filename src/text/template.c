@@ -84,6 +84,26 @@ void pm_template_own(pm_template *tmpl, json_t *values)
 
 /* ---- model directories ---- */
 
+int pm_template_tokens(const json_t *tokenizer_config, json_t **out, pm_error *err)
+{
+    static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                        "pad_token", "cls_token", "mask_token"};
+    json_t *tokens = json_object();
+    bool whole = tokens != NULL;
+    for (size_t i = 0; whole && i < PM_COUNT(names); i++) {
+        json_t *value = json_object_get(tokenizer_config, names[i]);
+        if (json_is_object(value)) /* an added token, with what else is to be known of it */
+            value = json_object_get(value, "content");
+        whole = !json_is_string(value) || json_object_set(tokens, names[i], value) == 0;
+    }
+    if (!whole) {
+        json_decref(tokens);
+        return pm_fail_memory(err);
+    }
+    *out = tokens;
+    return PM_OK;
+}
+
 /* The template of a list of {name, template}. */
 static int choose(const json_t *list, bool tools, const char *path, const json_t **out, pm_error *err)
 {

@@ -23,6 +23,10 @@ const char *pm_template_source(const pm_template *tmpl, size_t *len);
  * a list of {name, template}: "default", and "tool_use" when `tools`). *out = NULL when the model has none. */
 int pm_template_open(pm_template **out, const char *dir, bool tools, pm_error *err);
 
+/* The special tokens of a tokenizer_config.json (NULL: there is none) by name, such as bos_token, each as text: an
+ * object that is the caller's. */
+int pm_template_tokens(const json_t *tokenizer_config, json_t **out, pm_error *err);
+
 /* Gives the template the model's own values, a JSON object of strings: its special tokens. They count as written by the
  * template, and a variable does not replace one of the same name. */
 void pm_template_own(pm_template *tmpl, json_t *values);

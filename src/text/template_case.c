@@ -221,7 +221,7 @@ bool pm_tpl_recase(tpl_run *run, const tpl_str *s, tpl_case to, tpl_value *out)
         was_break = is_break;
         in_word = to == TPL_TITLE && is_letter_case(code);
     }
-    return pm_tpl_step(run, s->len / 16) && pm_tpl_take(run, mark, s->markup, out);
+    return pm_tpl_step(run, s->len / 4) && pm_tpl_take(run, mark, s->markup, out);
 }
 
 bool pm_tpl_is_case(const tpl_str *s, bool upper)
@@ -264,7 +264,7 @@ static bool all(tpl_run *run, const tpl_str *s, char_test *test, tpl_value *out)
     for (size_t at = 0; yes && at < s->len;)
         yes = test(pm_tpl_code(s->data, s->len, &at));
     *out = pm_tpl_bool(yes);
-    return pm_tpl_step(run, s->len / 16);
+    return pm_tpl_step(run, s->len / 4);
 }
 
 bool pm_tpl_str_isalpha(tpl_run *run, const tpl_call *call, tpl_value *out)
@@ -312,7 +312,7 @@ bool pm_tpl_str_isascii(tpl_run *run, const tpl_call *call, tpl_value *out)
     *out = pm_tpl_bool(pm_tpl_chars(s->data, s->len) == s->len);
     for (size_t i = 0; out->b && i < s->len; i++)
         out->b = (uint8_t)s->data[i] < 0x80;
-    return pm_tpl_step(run, s->len / 16);
+    return pm_tpl_step(run, s->len / 4);
 }
 
 /* The empty string is printable. */
@@ -338,7 +338,7 @@ bool pm_tpl_str_istitle(tpl_run *run, const tpl_call *call, tpl_value *out)
         any |= in_word;
     }
     *out = pm_tpl_bool(yes && any);
-    return pm_tpl_step(run, s->len / 16);
+    return pm_tpl_step(run, s->len / 4);
 }
 
 bool pm_tpl_str_swapcase(tpl_run *run, const tpl_call *call, tpl_value *out)

@@ -245,7 +245,7 @@ static bool filter_truncate(tpl_run *run, const tpl_call *call, tpl_value *out)
 static bool filter_wordcount(tpl_run *run, const tpl_call *call, tpl_value *out)
 {
     const tpl_str *s;
-    if (!subject(run, call, &s) || !pm_tpl_step(run, s->len / 16))
+    if (!subject(run, call, &s) || !pm_tpl_step(run, s->len / 4))
         return false;
     int64_t words = 0;
     bool in_word = false;

@@ -32,6 +32,7 @@ typedef struct tpl_heap {
     pm_arena arena;
     char *at;
     size_t left, used, limit;
+    bool full; /* the last request was refused for the limit */
 } tpl_heap;
 void *pm_tpl_alloc(tpl_heap *heap, size_t n, size_t size); /* zeroed, 16-byte aligned; NULL past the limit */
 

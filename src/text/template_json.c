@@ -81,6 +81,8 @@ static void write_string(writer *w, const tpl_str *s)
     uint8_t quotes = pm_tpl_str_trust(s);
     pm_tpl_puts(w->run, "\"", quotes);
     size_t plain = 0;
+    if (!pm_tpl_step(w->run, s->len / 16))
+        return;
     for (size_t at = 0; at < s->len;) {
         size_t from = at;
         unsigned code = (unsigned)pm_tpl_code(s->data, s->len, &at);

@@ -330,7 +330,7 @@ static bool item(tpl_run *run, tpl_value object, tpl_value key, bool *found, tpl
         return true;
     }
     const tpl_str *s = object.s;
-    if (!pm_tpl_step(run, s->len / 16))
+    if (!pm_tpl_step(run, s->len / 4))
         return false;
     if (!(*found = in_range(&index, (int64_t)pm_tpl_chars(s->data, s->len))))
         return true;

@@ -10,10 +10,13 @@ void *pm_tpl_alloc(tpl_heap *heap, size_t n, size_t size)
 {
     enum { ALIGN = 16, BLOCK = 16384 };
     size_t bytes;
-    if (!pm_mul(n, size, &bytes) || bytes > SIZE_MAX / 2)
+    if (!pm_mul(n, size, &bytes) || bytes > SIZE_MAX / 2) {
+        heap->full = true;
         return NULL;
+    }
     bytes = (bytes + ALIGN) / ALIGN * ALIGN; /* never 0 */
-    if (bytes > heap->limit - heap->used)
+    heap->full = bytes > heap->limit - heap->used;
+    if (heap->full)
         return NULL;
     heap->used += bytes;
     if (bytes > BLOCK / 4)
@@ -33,7 +36,9 @@ void *pm_tpl_alloc(tpl_heap *heap, size_t n, size_t size)
 void *pm_tpl_new(tpl_run *run, size_t n, size_t size)
 {
     void *p = pm_tpl_alloc(&run->heap, n, size);
-    if (!p)
+    if (!p && run->heap.full)
+        pm_tpl_report(run, PM_ERR_MEMORY, "rendering needs more than %d MB of memory", TPL_MAX_MEMORY >> 20);
+    else if (!p)
         pm_tpl_report_memory(run);
     return p;
 }
@@ -54,8 +59,8 @@ void pm_tpl_report(tpl_run *run, pm_status code, const char *format, ...)
 
 void pm_tpl_report_memory(tpl_run *run)
 {
-    pm_tpl_report(run, PM_ERR_MEMORY, "rendering needs more than %d MB of memory, or there is no more",
-                  TPL_MAX_MEMORY >> 20);
+    if (run->status == PM_OK)
+        run->status = pm_fail_memory(run->err);
 }
 
 void pm_tpl_report_undefined(tpl_run *run, tpl_value value)
@@ -95,7 +100,7 @@ static bool room(tpl_run *run, size_t n)
         return pm_tpl_fail(run, PM_ERR_MEMORY, "the text is longer than %d MB", TPL_MAX_OUTPUT >> 20);
     if (pm_buf_reserve(&run->text, n) != PM_OK || pm_buf_reserve(&run->trust, n) != PM_OK)
         return pm_tpl_fail_memory(run);
-    return pm_tpl_step(run, n / 64);
+    return pm_tpl_step(run, 1 + n / 64);
 }
 
 /* Counts `n` bytes, written into both buffers, as theirs. */
@@ -162,6 +167,8 @@ void pm_tpl_put_escaped(tpl_run *run, const tpl_str *s)
     static const char special[] = "&<>'\"";
     static const char *const entities[] = {"&amp;", "&lt;", "&gt;", "&#39;", "&#34;"};
     size_t plain = 0;
+    if (!pm_tpl_step(run, s->len / 16))
+        return;
     for (size_t i = 0; i < s->len; i++) {
         const char *found = s->data[i] ? strchr(special, s->data[i]) : NULL;
         if (!found)

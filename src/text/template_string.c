@@ -95,12 +95,19 @@ static size_t find(const tpl_str *s, size_t from, const tpl_str *what)
     return found ? (size_t)(found - s->data) : s->len;
 }
 
-/* The offset of the last `what` in s[..to), or SIZE_MAX. */
-static size_t find_last(const tpl_str *s, size_t to, const tpl_str *what)
+/* The offset of the last `what` in s[..to), or SIZE_MAX. Its work is counted: it is not linear. */
+static size_t find_last(tpl_run *run, const tpl_str *s, size_t to, const tpl_str *what)
 {
-    for (size_t at = to + 1; at-- > 0;)
-        if (at + what->len <= to && (!what->len || !memcmp(s->data + at, what->data, what->len)))
+    if (!what->len || what->len > to)
+        return what->len ? SIZE_MAX : to;
+    for (size_t at = to - what->len + 1; at-- > 0;) {
+        if (s->data[at] != *what->data)
+            continue;
+        if (!memcmp(s->data + at, what->data, what->len))
             return at;
+        if (!pm_tpl_step(run, what->len / 64))
+            break;
+    }
     return SIZE_MAX;
 }
 
@@ -158,7 +165,7 @@ static bool split(tpl_run *run, const tpl_call *call, bool right, tpl_value *out
     if (maxsplit.kind != TPL_MISSING && !pm_tpl_is_int(maxsplit))
         return pm_tpl_fail(run, PM_ERR_INVALID, "%s: maxsplit must be an integer", call->name);
     int64_t max = maxsplit.kind == TPL_MISSING ? -1 : pm_tpl_as_int(maxsplit);
-    if (!pm_tpl_seq_new(run, TPL_LIST, 4, pm_tpl_str_trust(s), out) || !pm_tpl_step(run, s->len / 16))
+    if (!pm_tpl_seq_new(run, TPL_LIST, 4, pm_tpl_str_trust(s), out) || !pm_tpl_step(run, s->len / 4))
         return false;
     tpl_seq *list = out->seq;
     if (sep.kind == TPL_MISSING || sep.kind == TPL_NONE) {
@@ -168,7 +175,7 @@ static bool split(tpl_run *run, const tpl_call *call, bool right, tpl_value *out
         return pm_tpl_fail(run, PM_ERR_INVALID, "%s: the separator must be a string that is not empty", call->name);
     } else if (right) {
         size_t to = s->len;
-        for (size_t at; max-- != 0 && (at = find_last(s, to, sep.s)) != SIZE_MAX; to = at)
+        for (size_t at; max-- != 0 && (at = find_last(run, s, to, sep.s)) != SIZE_MAX; to = at)
             if (!add_piece(run, list, s, at + sep.s->len, to))
                 return false;
         if (!add_piece(run, list, s, 0, to))
@@ -197,7 +204,7 @@ static bool str_rsplit(tpl_run *run, const tpl_call *call, tpl_value *out)
 
 bool pm_tpl_splitlines(tpl_run *run, const tpl_str *s, bool keep, tpl_value *out)
 {
-    if (!pm_tpl_seq_new(run, TPL_LIST, 4, pm_tpl_str_trust(s), out))
+    if (!pm_tpl_seq_new(run, TPL_LIST, 4, pm_tpl_str_trust(s), out) || !pm_tpl_step(run, s->len / 16))
         return false;
     size_t from = 0;
     for (size_t at = 0; at < s->len;) {
@@ -316,13 +323,13 @@ static bool str_title(tpl_run *run, const tpl_call *call, tpl_value *out)
 static bool str_isupper(tpl_run *run, const tpl_call *call, tpl_value *out)
 {
     *out = pm_tpl_bool(pm_tpl_is_case(call->self.s, true));
-    return pm_tpl_step(run, call->self.s->len / 16);
+    return pm_tpl_step(run, call->self.s->len / 4);
 }
 
 static bool str_islower(tpl_run *run, const tpl_call *call, tpl_value *out)
 {
     *out = pm_tpl_bool(pm_tpl_is_case(call->self.s, false));
-    return pm_tpl_step(run, call->self.s->len / 16);
+    return pm_tpl_step(run, call->self.s->len / 4);
 }
 
 /* ---- searching ---- */
@@ -357,7 +364,7 @@ static bool part(tpl_run *run, const tpl_call *call, tpl_str *out, size_t *from,
     out->data += *from;
     out->trust = s->trust ? s->trust + *from : NULL;
     out->len = *valid ? pm_tpl_offset(out->data, s->len - *from, (size_t)(bound[1] - bound[0])) : 0;
-    return pm_tpl_step(run, s->len / 16);
+    return pm_tpl_step(run, s->len / 4);
 }
 
 /* startswith and endswith: one string, or a tuple of them. */
@@ -403,7 +410,7 @@ static bool search(tpl_run *run, const tpl_call *call, bool last, bool must, tpl
     if (!want_str(run, call, 0) || !part(run, call, &s, &from, &valid))
         return false;
     const tpl_str *what = call->arg[0].s;
-    size_t at = last ? find_last(&s, s.len, what) : find(&s, 0, what);
+    size_t at = last ? find_last(run, &s, s.len, what) : find(&s, 0, what);
     bool found = valid && (last ? at != SIZE_MAX : at < s.len || !what->len);
     if (!found && must)
         return pm_tpl_fail(run, PM_ERR_INVALID, "%s: substring not found", call->name);
@@ -451,12 +458,12 @@ static bool str_count(tpl_run *run, const tpl_call *call, tpl_value *out)
 
 static bool partition(tpl_run *run, const tpl_call *call, bool last, tpl_value *out)
 {
-    if (!want_str(run, call, 0) || !pm_tpl_step(run, call->self.s->len / 16))
+    if (!want_str(run, call, 0) || !pm_tpl_step(run, call->self.s->len / 4))
         return false;
     const tpl_str *s = call->self.s, *what = call->arg[0].s;
     if (!what->len)
         return pm_tpl_fail(run, PM_ERR_INVALID, "%s: the separator is empty", call->name);
-    size_t at = last ? find_last(s, s->len, what) : find(s, 0, what);
+    size_t at = last ? find_last(run, s, s->len, what) : find(s, 0, what);
     bool found = last ? at != SIZE_MAX : at < s->len;
     size_t cut = found ? at : last ? 0 : s->len, end = found ? at + what->len : cut;
     return pm_tpl_seq_new(run, TPL_TUPLE, 3, pm_tpl_str_trust(s), out) && add_piece(run, out->seq, s, 0, cut) &&
@@ -598,7 +605,7 @@ static bool str_expandtabs(tpl_run *run, const tpl_call *call, tpl_value *out)
         }
     }
     pm_tpl_put_piece(run, s, plain, s->len);
-    return pm_tpl_step(run, s->len / 16) && pm_tpl_take(run, mark, s->markup, out);
+    return pm_tpl_step(run, s->len / 4) && pm_tpl_take(run, mark, s->markup, out);
 }
 
 static bool str_format(tpl_run *run, const tpl_call *call, tpl_value *out)

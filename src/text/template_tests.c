@@ -41,7 +41,7 @@ TEST(sequence, v.kind == TPL_UNDEFINED || v.kind == TPL_STR || v.kind == TPL_DIC
 static bool is_case(tpl_run *run, const tpl_call *call, bool upper, tpl_value *out)
 {
     tpl_value text;
-    return pm_tpl_str(run, call->self, &text) && pm_tpl_step(run, text.s->len / 16) &&
+    return pm_tpl_str(run, call->self, &text) && pm_tpl_step(run, text.s->len / 4) &&
            answer(out, pm_tpl_is_case(text.s, upper));
 }
 

@@ -183,7 +183,7 @@ static uint64_t hash(tpl_value key)
 
 static int64_t find(tpl_run *run, const tpl_dict *dict, tpl_value key)
 {
-    if (!pm_tpl_step(run, key.kind == TPL_STR ? key.s->len / 64 : 1))
+    if (!pm_tpl_step(run, key.kind == TPL_STR ? 1 + key.s->len / 16 : 1))
         return -1;
     if (!dict->index) {
         for (size_t i = 0; i < dict->n; i++)

@@ -1,0 +1,45 @@
+/* Variables of the chat template that the command line gives. */
+#include "cli.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A value as JSON, or as the text that it is when it is none. */
+static json_t *value_of(const char *text)
+{
+    json_t *value = json_loads(text, JSON_DECODE_ANY, NULL);
+    return value ? value : json_string(text);
+}
+
+/* Sets NAME:VALUE; an exit code. */
+static int set(json_t *variables, const char *setting)
+{
+    const char *colon = strchr(setting, ':'); /* options.c has looked */
+    char *name = strndup(setting, (size_t)(colon - setting));
+    int code = pm_check_utf8("--set", setting, strlen(setting));
+    if (code == PM_EXIT_OK && (!name || json_object_set_new(variables, name, value_of(colon + 1)) != 0))
+        code = pm_cli_fail("out of memory");
+    free(name);
+    return code;
+}
+
+int pm_variable_flags(const pm_args *args, json_t *variables)
+{
+    int code = PM_EXIT_OK;
+    if (args->value[PM_OPT_NO_THINK].given && json_object_set_new(variables, "enable_thinking", json_false()) != 0)
+        code = pm_cli_fail("out of memory");
+    for (int i = 0; code == PM_EXIT_OK && i < args->n_set; i++)
+        code = set(variables, args->set[i]);
+    return code;
+}
+
+int pm_variable_text(const pm_args *args, char **out)
+{
+    json_t *variables = json_object();
+    int code = variables ? pm_variable_flags(args, variables) : pm_cli_fail("out of memory");
+    if (code == PM_EXIT_OK && !(*out = json_dumps(variables, JSON_COMPACT)))
+        code = pm_cli_fail("out of memory");
+    json_decref(variables);
+    return code;
+}
