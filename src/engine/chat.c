@@ -115,6 +115,30 @@ static int check_role(const json_t *message, size_t index, pm_error *err)
                    index, role);
 }
 
+/* As transformers hands messages over (apply_chat_template): members that are null are left out, since templates write
+ * them as "None", and reasoning, whatever it is called, has the two names under which templates look for it. */
+static int settle_members(json_t *message, pm_error *err)
+{
+    static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
+    json_t *reasoning = NULL, *value;
+    const char *name;
+    void *next;
+    json_object_foreach_safe(message, next, name, value)
+    {
+        if (json_is_null(value))
+            json_object_del(message, name);
+    }
+    for (size_t i = 0; i < PM_COUNT(names) && !reasoning; i++)
+        reasoning = json_object_get(message, names[i]);
+    if (!reasoning)
+        return PM_OK;
+    json_incref(reasoning); /* replacing the last holder of it must not free it */
+    bool whole = json_object_set(message, "reasoning_content", reasoning) == 0 &&
+                 (json_object_get(message, "thinking") || json_object_set(message, "thinking", reasoning) == 0);
+    json_decref(reasoning);
+    return whole ? PM_OK : pm_fail_memory(err);
+}
+
 static int check_messages(json_t *messages, pm_error *err)
 {
     size_t i;
@@ -132,6 +156,8 @@ static int check_messages(json_t *messages, pm_error *err)
             status = check_content(message, i, err);
         if (status == PM_OK)
             status = check_tool_calls(message, i, err);
+        if (status == PM_OK)
+            status = settle_members(message, err);
         if (status != PM_OK)
             return status;
     }

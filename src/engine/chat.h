@@ -8,7 +8,8 @@
 
 /* Checks the request and makes the object that the template is rendered with (owned by the caller: json_decref):
  *   messages               with the content's text parts joined, without anything between them, and the arguments of
- *                          tool calls as objects
+ *                          tool calls as objects; without members that are null; reasoning, given as
+ *                          reasoning_content, thinking or reasoning, is there as the first two
  *   tools                  null when there are none
  *   documents              null
  *   add_generation_prompt

@@ -226,6 +226,11 @@ static bool take_keyword(tpl_args *args, const char *name, tpl_value *out)
     return false;
 }
 
+static const char *name_of(const tpl_macro *macro)
+{
+    return macro->name ? macro->name : "caller";
+}
+
 /* Parameters first, then the special names that the body uses. */
 static bool bind_macro(tpl_run *run, const tpl_macro *macro, tpl_args *args, tpl_scope *scope)
 {
@@ -261,7 +266,7 @@ static bool bind_macro(tpl_run *run, const tpl_macro *macro, tpl_args *args, tpl
         if (!set(run, scope, TPL_NAME_KWARGS, value))
             return false;
     } else if (args->n_kw) {
-        return pm_tpl_fail(run, PM_ERR_INVALID, "macro '%s' has no argument '%s'", macro->name, args->kw[0].name);
+        return pm_tpl_fail(run, PM_ERR_INVALID, "macro '%s' has no argument '%s'", name_of(macro), args->kw[0].name);
     }
     if (macro->varargs) {
         if (!pm_tpl_seq_new(run, TPL_TUPLE, 0, 1, &value))
@@ -272,7 +277,7 @@ static bool bind_macro(tpl_run *run, const tpl_macro *macro, tpl_args *args, tpl
         return set(run, scope, TPL_NAME_VARARGS, value);
     }
     return args->n <= macro->n || pm_tpl_fail(run, PM_ERR_INVALID, "macro '%s' takes at most %zu arguments, not %zu",
-                                              macro->name, macro->n, args->n);
+                                              name_of(macro), macro->n, args->n);
 }
 
 static tpl_scope *new_scope(tpl_run *run, tpl_scope *parent)

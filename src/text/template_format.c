@@ -163,6 +163,13 @@ void pm_tpl_put_repr(tpl_run *run, tpl_value value)
     case TPL_SEQ: put_seq(run, value); return;
     case TPL_DICT: put_dict(run, value); return;
     case TPL_LOOP: snprintf(number, sizeof(number), "<LoopContext %zu/%zu>", value.loop->at + 1, value.loop->n); break;
+    case TPL_MACRO:
+        pm_tpl_puts(run, value.macro->macro->name ? "<Macro '" : "<Macro anonymous>", value.trust);
+        if (value.macro->macro->name) {
+            pm_tpl_puts(run, value.macro->macro->name, value.trust);
+            pm_tpl_puts(run, "'>", value.trust);
+        }
+        return;
     default: pm_tpl_report(run, PM_ERR_INVALID, "a %s has no text", pm_tpl_type(value)); return;
     }
     pm_tpl_puts(run, text, value.trust);

@@ -258,7 +258,7 @@ typedef struct tpl_arguments {
 } tpl_arguments;
 
 typedef struct tpl_macro {
-    const char *name;
+    const char *name;    /* NULL: the body of a call block */
     int *params;         /* names */
     tpl_node **defaults; /* [n], NULL where there is none */
     size_t n;

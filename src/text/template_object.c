@@ -236,6 +236,10 @@ static bool macro_attr(tpl_run *run, const tpl_macro *macro, const char *name, t
 {
     static const char *const flags[] = {"catch_kwargs", "catch_varargs", "caller"};
     const bool values[] = {macro->kwargs, macro->varargs, macro->caller};
+    if (!strcmp(name, "name") && !macro->name) {
+        *out = pm_tpl_none();
+        return true;
+    }
     if (!strcmp(name, "name"))
         return pm_tpl_text(run, macro->name, strlen(macro->name), 1, out);
     for (size_t i = 0; i < PM_COUNT(flags); i++) {

@@ -266,7 +266,7 @@ static bool parse_macro(tpl_parser *parser, tpl_node **out)
 static bool parse_call_block(tpl_parser *parser, tpl_node **out)
 {
     tpl_node *node = start(parser, TPL_N_CALL_BLOCK, out);
-    if (!node || !new_macro(parser, node, "caller"))
+    if (!node || !new_macro(parser, node, NULL))
         return false;
     if (pm_tpl_is_op(parser, TPL_LPAREN) && !parse_signature(parser, node->macro))
         return false;

@@ -2,7 +2,7 @@
  *
  *     drive_template [--trust] TEMPLATE [VARS]   the files of a template and of its variables (a JSON object; stdin)
  *     drive_template --lines                     JSON lines {"template", "vars"} on stdin, an answer line for each:
- *                                                {"text", "runs"} or {"error", "code"}
+ *                                                {"text", "runs"} or {"error", "code", "loaded"}
  *
  * Runs are [text, trust] pairs. Failure of a single rendering: exit 1, the message on stderr. */
 #include "text/template.h"
@@ -25,10 +25,14 @@ static json_t *runs_of(const pm_rendered *rendered)
     return runs;
 }
 
-static int render(const char *name, const char *source, size_t len, const json_t *vars, pm_rendered *out, pm_error *err)
+/* `loaded` (may be NULL) receives whether the template could be compiled. */
+static int render(const char *name, const char *source, size_t len, const json_t *vars, pm_rendered *out, bool *loaded,
+                  pm_error *err)
 {
     pm_template *tmpl = NULL;
     int status = pm_template_new(&tmpl, name, source, len, err);
+    if (loaded)
+        *loaded = status == PM_OK;
     if (status == PM_OK)
         status = pm_template_render(tmpl, vars, out, err);
     pm_template_free(tmpl);
@@ -40,10 +44,11 @@ static json_t *answer(const json_t *line)
     const json_t *source = json_object_get(line, "template"), *vars = json_object_get(line, "vars");
     pm_rendered rendered = {0};
     pm_error err;
+    bool loaded;
     if (!json_is_string(source))
         return NULL;
-    if (render("test", json_string_value(source), json_string_length(source), vars, &rendered, &err) != PM_OK)
-        return json_pack("{s:s,s:i}", "error", err.message, "code", (int)err.code);
+    if (render("test", json_string_value(source), json_string_length(source), vars, &rendered, &loaded, &err) != PM_OK)
+        return json_pack("{s:s,s:i,s:b}", "error", err.message, "code", (int)err.code, "loaded", (int)loaded);
     json_t *text = json_stringn(rendered.text.data, rendered.text.len);
     json_t *result = json_pack("{s:o,s:o}", "text", text, "runs", runs_of(&rendered));
     pm_rendered_free(&rendered);
@@ -84,7 +89,7 @@ int main(int argc, char **argv)
         vars_path ? json_load_file(vars_path, JSON_ALLOW_NUL, NULL) : json_loadf(stdin, JSON_ALLOW_NUL, NULL);
     int status = vars ? pm_read_file(path, 1 << 24, &source, &err) : PM_ERR_INVALID;
     if (status == PM_OK)
-        status = render(path, source.data ? source.data : "", source.len, vars, &rendered, &err);
+        status = render(path, source.data ? source.data : "", source.len, vars, &rendered, NULL, &err);
     if (status != PM_OK) {
         fprintf(stderr, "%s\n", err.message);
     } else if (trust) {

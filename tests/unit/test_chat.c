@@ -45,7 +45,14 @@ static void test_messages(void **state)
     expect_messages("[{\"role\":\"user\",\"content\":[]}]", "[{\"role\":\"user\",\"content\":\"\"}]");
     /* unknown fields are the template's business */
     expect_messages("[{\"role\":\"assistant\",\"content\":\"a\",\"reasoning_content\":\"r\"}]",
-                    "[{\"role\":\"assistant\",\"content\":\"a\",\"reasoning_content\":\"r\"}]");
+                    "[{\"role\":\"assistant\",\"content\":\"a\",\"reasoning_content\":\"r\",\"thinking\":\"r\"}]");
+    /* reasoning by any of its names; nulls are left out */
+    expect_messages("[{\"role\":\"assistant\",\"content\":\"a\",\"reasoning\":\"r\",\"tool_calls\":null}]",
+                    "[{\"role\":\"assistant\",\"content\":\"a\",\"reasoning\":\"r\",\"reasoning_content\":\"r\","
+                    "\"thinking\":\"r\"}]");
+    expect_messages("[{\"role\":\"assistant\",\"content\":\"a\",\"thinking\":\"t\",\"reasoning_content\":null}]",
+                    "[{\"role\":\"assistant\",\"content\":\"a\",\"thinking\":\"t\",\"reasoning_content\":\"t\"}]");
+    expect_messages("[{\"role\":\"user\",\"content\":\"a\",\"name\":null}]", "[{\"role\":\"user\",\"content\":\"a\"}]");
 }
 
 static void test_tool_calls(void **state)
@@ -54,7 +61,7 @@ static void test_tool_calls(void **state)
     expect_messages(
         "[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"1\",\"function\":{\"name\":\"f\","
         "\"arguments\":\"{\\\"b\\\":1,\\\"a\\\":[2.50]}\"}}]},{\"role\":\"tool\",\"content\":\"x\"}]",
-        "[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"1\",\"function\":{\"name\":\"f\","
+        "[{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"1\",\"function\":{\"name\":\"f\","
         "\"arguments\":{\"b\":1,\"a\":[2.5]}}}]},{\"role\":\"tool\",\"content\":\"x\"}]");
     expect_messages(
         "[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":{\"a\":1}}}]}]",

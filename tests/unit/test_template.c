@@ -130,11 +130,11 @@ static void test_open_refused(void **state)
     write_file("tokenizer_config.json", "{\"chat_template\": ");
     expect_no_open(PM_ERR_FORMAT, "tokenizer_config.json");
     write_file("tokenizer_config.json", "{\"chat_template\": \"\\n{% for %}\"}");
-    expect_no_open(PM_ERR_FORMAT, "tokenizer_config.json:2: ");
+    expect_no_open(PM_ERR_FORMAT, "tokenizer_config.json:2:8: ");
     write_file("tokenizer_config.json", "{\"chat_template\": \"{{ x|wordwrap }}\"}");
-    expect_no_open(PM_ERR_UNSUPPORTED, ":1: filter 'wordwrap'");
+    expect_no_open(PM_ERR_UNSUPPORTED, ":1:6: filter 'wordwrap'");
     write_file("chat_template.jinja", "a\n\n{% include 'x' %}");
-    expect_no_open(PM_ERR_UNSUPPORTED, "chat_template.jinja:3: tag 'include'");
+    expect_no_open(PM_ERR_UNSUPPORTED, "chat_template.jinja:3:4: tag 'include'");
     write_file("chat_template.jinja", "a\xff");
     expect_no_open(PM_ERR_FORMAT, "byte 1 is not UTF-8");
 }
@@ -162,8 +162,8 @@ static void test_failures(void **state)
         const char *source;
         pm_status code;
         const char *words;
-    } cases[] = {{"\n{{ raise_exception('Roles must alternate') }}", PM_ERR_INVALID, "test:2: Roles must alternate"},
-                 {"{{ a.b.c }}", PM_ERR_INVALID, "test:1: 'a' is undefined"},
+    } cases[] = {{"\n{{ raise_exception('Roles must alternate') }}", PM_ERR_INVALID, "test:2:19: Roles must alternate"},
+                 {"{{ a.b.c }}", PM_ERR_INVALID, "test:1:5: 'a' is undefined"},
                  {"{{ x.y.z }}", PM_ERR_INVALID, "'dict object' has no attribute 'y'"},
                  {"{{ 1 + 'a' }}", PM_ERR_INVALID, "between int and str"},
                  {"{{ 'a' * 999999999 }}", PM_ERR_MEMORY, "64 MB"},
