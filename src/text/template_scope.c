@@ -93,7 +93,7 @@ static void expression(names *scope, const tpl_node *node)
     }
 }
 
-/* The branches of an if work on copies. What only some of them assign starts as what it is outside. */
+/* The branches of an if work on copies. What they assign starts as what it is outside. */
 static bool visit_if(analysis *a, names *scope, const tpl_node *node, bool chain)
 {
     enum { BRANCHES = 3 };
@@ -111,15 +111,13 @@ static bool visit_if(analysis *a, names *scope, const tpl_node *node, bool chain
         ok = visit_if(a, &branch[1], last->d, false);
     ok = ok && (!chain || visit_block(a, &branch[2], &last->other));
     for (size_t name = 0; ok && name < a->n; name++) {
-        int stores = 0;
         bool before = scope->stored[name];
         for (int i = 0; i < BRANCHES; i++) {
-            stores += branch[i].stored[name];
             scope->stored[name] |= branch[i].stored[name];
             if (branch[i].load[name])
                 scope->load[name] = branch[i].load[name];
         }
-        if (!before && stores > 0 && stores < BRANCHES)
+        if (!before && scope->stored[name])
             scope->load[name] = known(scope->parent, (int)name) ? ALIAS : RESOLVED;
     }
     for (int i = 0; i < BRANCHES; i++)

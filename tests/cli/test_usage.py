@@ -7,7 +7,7 @@ import pytest
 
 from command import call, refused
 
-COMMANDS = ["run", "chat", "inspect", "bench", "perplexity", "tokenize"]
+COMMANDS = ["run", "chat", "inspect", "bench", "perplexity", "tokenize", "template"]
 
 
 def options(text):
@@ -28,8 +28,8 @@ def every_option(polymath):
     "args, words",
     [
         ([], ["run"]),
-        (["walk"], ["walk", "run, chat, inspect, bench, perplexity and tokenize"]),
-        (["--json"], ["run, chat, inspect, bench, perplexity or tokenize"]),
+        (["walk"], ["walk", "run, chat, inspect, bench, perplexity, tokenize and template"]),
+        (["--json"], ["run, chat, inspect, bench, perplexity, tokenize or template"]),
         (["run"], ["PROMPT is missing"]),
         (["run", "a", "b", "c"], ["'c'", "quotes"]),
         (["chat", "a", "b"], ["'b' is one word too many for 'polymath chat [MODEL]' (see"]),
@@ -54,6 +54,11 @@ def every_option(polymath):
         (["run", "--xtc-threshold", "0.1", "x"], ["--xtc-threshold needs --xtc-probability"]),
         (["perplexity"], ["FILE is missing"]),
         (["perplexity", "a", "b", "c"], ["'c'"]),
+        (["template"], ["FILE is missing"]),
+        (["template", "a", "b", "c"], ["'c'"]),
+        (["template", "--tools", "-", "-"], ["--tools", "stdin"]),
+        (["template", "--ctx", "5", "x"], ["--ctx", "polymath template"]),
+        (["run", "--raw", "--set", "a:1", "x"], ["--raw and --set"]),
         (["perplexity", "--seed", "1", "x"], ["--seed", "polymath perplexity"]),
         (["tokenize", "a", "b", "c"], ["'c'", "quotes"]),
         (["tokenize", "--ctx", "5", "x"], ["--ctx", "polymath tokenize"]),
@@ -90,6 +95,7 @@ def test_ways_to_ask_for_help(polymath):
     + [("--seed", v) for v in ["-1", "9223372036854775808", "1.0"]]
     + [("--temperature", v) for v in ["-0.1", "nan", "inf", "0x1", "1e999", "", "1,5", " 1", "hot", "."]]
     + [("--logit-bias", v) for v in ["", "1", ":1", "1:", "1:101", "-1:1", "1:1:1", "a:1", "2147483648:1", "1:nan"]]
+    + [("--set", v) for v in ["", "a", ":1"]]
     + [("--repetition-penalty", v) for v in ["0", "-1", "101"]]
     + [("--presence-penalty", "2.1"), ("--frequency-penalty", "-2.1"), ("--frequency-penalty", "x")]
     + [("--xtc-probability", "1.1"), ("--xtc-threshold", "-0.1")]

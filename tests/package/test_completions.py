@@ -58,7 +58,7 @@ def test_bash_offers_commands_and_their_options(source, polymath, folder, comman
     assert bash(source, polymath, folder, "cha") == ["chat"]
     for command in commands:
         assert bash(source, polymath, folder, command, "--") == options_of(polymath, command)
-    assert bash(source, polymath, folder, "run", "--raw", "--se") == ["--seed"]
+    assert bash(source, polymath, folder, "run", "--raw", "--see") == ["--seed"]
     assert bash(source, polymath, folder, "nonsense", "--") == []
 
 
