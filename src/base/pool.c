@@ -110,25 +110,37 @@ static void relax(void)
 #endif
 }
 
-static void take_pieces(pm_pool *pool, int worker)
+/* The next piece of a share: a quarter of what is left, and at least `grain`. False when nothing is. */
+static bool take(struct share *share, int64_t grain, int64_t *first, int64_t *last)
 {
-    for (int i = 0, of = worker; i < pool->threads; i++, of = of + 1 < pool->threads ? of + 1 : 0) {
-        struct share *share = &pool->shares[of];
-        while (atomic_load_explicit(&share->next, memory_order_relaxed) < share->end) {
-            int64_t first = atomic_fetch_add_explicit(&share->next, pool->grain, memory_order_relaxed);
-            if (first >= share->end)
-                break;
-            pool->fn(pool->arg, worker, first, share->end - first < pool->grain ? share->end : first + pool->grain);
-        }
-    }
+    int64_t next = atomic_load_explicit(&share->next, memory_order_relaxed), n, left;
+    do {
+        left = share->end - next;
+        if (left <= 0)
+            return false;
+        n = left / (4 * grain) * grain;
+        n = n > 0 ? n : left < grain ? left : grain;
+    } while (!atomic_compare_exchange_weak_explicit(&share->next, &next, next + n, memory_order_relaxed,
+                                                    memory_order_relaxed));
+    *first = next;
+    *last = next + n;
+    return true;
 }
 
-/* Shares are whole pieces, and differ by one at most. */
+static void take_pieces(pm_pool *pool, int worker)
+{
+    int64_t first, last;
+    for (int i = 0, of = worker; i < pool->threads; i++, of = of + 1 < pool->threads ? of + 1 : 0)
+        while (take(&pool->shares[of], pool->grain, &first, &last))
+            pool->fn(pool->arg, worker, first, last);
+}
+
+/* Shares are whole grains, and differ by one at most. */
 static void deal_shares(pm_pool *pool, int64_t n, int64_t grain)
 {
-    int64_t pieces = (n + grain - 1) / grain, first = 0;
+    int64_t grains = (n + grain - 1) / grain, first = 0;
     for (int i = 0; i < pool->threads; i++) {
-        int64_t end = first + (pieces / pool->threads + (i < pieces % pool->threads)) * grain;
+        int64_t end = first + (grains / pool->threads + (i < grains % pool->threads)) * grain;
         pool->shares[i].end = end < n ? end : n;
         atomic_store_explicit(&pool->shares[i].next, first, memory_order_relaxed);
         first = pool->shares[i].end;

@@ -40,7 +40,8 @@ typedef struct counts {
 static void count(void *arg, int worker, int64_t first, int64_t last)
 {
     counts *c = arg;
-    if (worker < 0 || worker >= c->threads || first < 0 || first >= last || last > c->n || last - first > c->grain)
+    if (worker < 0 || worker >= c->threads || first < 0 || first >= last || last > c->n ||
+        (last < c->n && (last - first) % c->grain))
         atomic_store(&c->wrong, true);
     for (int64_t i = first; i < last; i++)
         c->seen[i]++; /* unsynchronised on purpose: each index belongs to one piece */

@@ -66,7 +66,7 @@ static int multiply(heads_job *job, pm_cpu *cpu, pm_error *err)
         job->gathered = pm_cpu_scratch(cpu, PM_SCRATCH_HEADS, (size_t)rows * (size_t)job->in * sizeof(float));
         if (!job->gathered)
             return pm_fail_memory(err);
-        pm_run(cpu, rows, pm_grain(cpu, rows, 0.1 * job->in), gather, job);
+        pm_run(cpu, rows, pm_grain(0.1 * job->in), gather, job);
     }
     job->input = (pm_input){.x = in_place ? args->x->data : job->gathered,
                             .rows = rows,
@@ -78,7 +78,7 @@ static int multiply(heads_job *job, pm_cpu *cpu, pm_error *err)
         return pm_fail_memory(err);
     job->pieces = (job->out + ROW_TILE - 1) / ROW_TILE * ROW_TILE;
     int64_t items = (int64_t)args->heads * job->pieces;
-    int64_t grain = pm_grain(cpu, items, pm_row_cost(args->w, job->tokens));
+    int64_t grain = pm_grain(pm_row_cost(args->w, job->tokens));
     pm_run(cpu, items, (grain + ROW_TILE - 1) / ROW_TILE * ROW_TILE, multiply_rows, job);
     return PM_OK;
 }
@@ -110,7 +110,7 @@ static int multiply_transposed(heads_job *job, pm_cpu *cpu, pm_error *err)
         return pm_fail_memory(err);
     job->pieces = (job->out + STRIP - 1) / STRIP;
     int64_t items = (int64_t)job->args->heads * job->pieces;
-    pm_run(cpu, items, pm_grain(cpu, items, 0.1 * job->in * STRIP * (job->tokens + 2)), multiply_strips, job);
+    pm_run(cpu, items, pm_grain(0.1 * job->in * STRIP * (job->tokens + 2)), multiply_strips, job);
     return PM_OK;
 }
 

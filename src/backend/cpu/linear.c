@@ -7,14 +7,16 @@
 
 static const double NS_PER_ELEMENT = 0.5; /* of normalising and quantising */
 static const double PIECE_NS = 1000;      /* what a piece of work must cost, for handing it over to pay */
-enum { PIECES_PER_THREAD = 32, ROW_TILE = 16 /* pieces of matrices are multiples of it */ };
+enum {
+    ROW_TILE = 16,  /* pieces of matrices are multiples of it */
+    ROW_BLOCK = 128 /* rows that stay in a cache while they meet many columns */
+};
 
 /* ---- pieces ---- */
 
-int64_t pm_grain(const pm_cpu *cpu, int64_t n, double ns)
+int64_t pm_grain(double ns)
 {
-    int64_t grain = (int64_t)(PIECE_NS / ns) + 1, most = n / (pm_pool_threads(cpu->pool) * PIECES_PER_THREAD);
-    return grain > most ? grain : most;
+    return (int64_t)(PIECE_NS / ns) + 1;
 }
 
 double pm_row_cost(const pm_weight *w, int columns)
@@ -107,8 +109,7 @@ bool pm_input_prepare(pm_cpu *cpu, pm_input *input, const pm_norm *norm, unsigne
     }
     input->have = need;
     if (norm || need)
-        pm_pool_run(cpu->pool, input->rows, pm_grain(cpu, input->rows, NS_PER_ELEMENT * (double)in), prepare_rows,
-                    &job);
+        pm_pool_run(cpu->pool, input->rows, pm_grain(NS_PER_ELEMENT * (double)in), prepare_rows, &job);
     return true;
 }
 
@@ -125,13 +126,11 @@ pm_columns pm_input_columns(const pm_cpu *cpu, const pm_input *input, const pm_w
 void pm_multiply(const pm_cpu *cpu, const pm_weight *w, int first, int last, const pm_columns *columns,
                  const pm_results *results)
 {
-    if (pm_is_quantised(w))
-        pm_kernel_of(cpu->matrix, w)->multiply(w, first, last, columns, results);
-    else
-        cpu->matrix->multiply[w->format](w, first, last, columns, results);
-    for (int i = 0; w->bias && i < columns->n; i++)
-        for (int row = first; row < last; row++)
-            results->y[i * results->stride + row] += w->bias[row];
+    pm_multiply_fn *multiply =
+        pm_is_quantised(w) ? pm_kernel_of(cpu->matrix, w)->multiply : cpu->matrix->multiply[w->format];
+    int step = columns->n == 1 ? last - first : ROW_BLOCK;
+    for (; first < last; first += step)
+        multiply(w, first, last - first < step ? last : first + step, columns, results);
 }
 
 typedef struct products_job {
@@ -170,7 +169,7 @@ void pm_products(pm_cpu *cpu, const pm_input *input, const pm_product *products,
         ns += pm_row_cost(products[i].w, input->rows) * products[i].w->out;
     }
     if (rows && input->rows)
-        pm_pool_run(cpu->pool, rows, round_up(pm_grain(cpu, rows, ns / (double)rows), ROW_TILE), multiply_rows, &job);
+        pm_pool_run(cpu->pool, rows, round_up(pm_grain(ns / (double)rows), ROW_TILE), multiply_rows, &job);
 }
 
 /* ---- operations ---- */
@@ -199,7 +198,7 @@ int pm_cpu_embed(pm_backend *backend, const pm_batch *batch, const pm_embed_args
     (void)err;
     pm_cpu *cpu = (pm_cpu *)backend;
     embed_job job = {cpu, batch, args};
-    pm_pool_run(cpu->pool, batch->n_tokens, pm_grain(cpu, batch->n_tokens, args->weight->in), embed_rows, &job);
+    pm_pool_run(cpu->pool, batch->n_tokens, pm_grain(args->weight->in), embed_rows, &job);
     return PM_OK;
 }
 
@@ -268,7 +267,7 @@ int pm_cpu_logits(pm_backend *backend, const pm_batch *batch, const pm_logits_ar
     pm_products(cpu, &input, &product, 1);
     finite_job job = {.data = args->logits};
     int64_t n = (int64_t)batch->n_outputs * args->head->out;
-    pm_pool_run(cpu->pool, n, pm_grain(cpu, n, 0.1), check_finite, &job);
+    pm_pool_run(cpu->pool, n, pm_grain(0.1), check_finite, &job);
     if (job.bad)
         return pm_fail(err, PM_ERR_NUMERIC, "logits are not finite");
     return PM_OK;

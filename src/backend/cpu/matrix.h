@@ -203,9 +203,9 @@ typedef struct pm_product {
 /* All products with the whole input in one region of the pool. */
 void pm_products(pm_cpu *cpu, const pm_input *input, const pm_product *products, int n);
 
-/* Pieces of a region: indices to give a worker at once when one costs about `ns`, so that small work stays on the
- * calling thread. */
-int64_t pm_grain(const pm_cpu *cpu, int64_t n, double ns);
+/* Indices of a region that are worth giving to a worker when one costs about `ns`: small work stays on the calling
+ * thread. */
+int64_t pm_grain(double ns);
 double pm_row_cost(const pm_weight *w, int columns); /* nanoseconds, roughly */
 
 /* ---- routing (moe.c) ---- */

@@ -5,9 +5,9 @@
  * products take two vpdpbusd, which adds exactly in 32 bits: 128 * 255 * 127 * 256 < 2^31. The integers of e2m1 have 12
  * added to be unsigned, and 12 times the sum of x is taken away.
  *
- * One column: four rows are streamed side by side; the sums of four groups of each are reduced together and added to a
- * vector of all their running sums. More columns: the bytes of 16 rows are laid out with a row a lane, so that a
- * group's sum needs no reduction, and serve all columns. */
+ * One column: four stretches of rows are streamed side by side; the sums of four groups of each are reduced together
+ * and added to a vector of all their running sums. More columns: the bytes of 16 rows are laid out with a row a lane,
+ * so that a group's sum needs no reduction, and serve all columns. */
 #if defined(__x86_64__)
 
 #include "backend/cpu/math.h"
@@ -22,6 +22,7 @@
 enum {
     STREAMS = 4,   /* rows streamed side by side */
     AHEAD = 4096,  /* bytes that streaming prefetches ahead, at least */
+    MANY = 65536,  /* bytes of rows that are worth several streams */
     ROWS = 16,     /* of a panel */
     DEPTH = 512,   /* elements of a row in a panel: four groups or more */
     COLUMNS = 64,  /* that share the panels of 16 rows */
@@ -330,14 +331,15 @@ INLINE __m512 add_fours(const pm_weight *w, bool e2m1, size_t at, size_t step, s
                                  _mm512_broadcast_f32x4(_mm_maskz_loadu_ps(four, x->sum + g)), acc, lanes);
 }
 
-/* Rows row to row + STREAMS, or `row` alone (as if it were all of them), times a column; what lies `ahead` bytes behind
- * the weights is fetched, into the second cache, since the first is small and holds x. */
-INLINE void stream_rows(const pm_weight *w, shape s, size_t row, bool alone, size_t ahead, const column *x, float *y,
+/* Row `row` and STREAMS - 1 more, each `apart` rows behind the one before (0: all are the same row), times a column.
+ * What lies `ahead` bytes behind the weights is fetched, into the second cache, since the first is small and holds x.
+ */
+INLINE void stream_rows(const pm_weight *w, shape s, size_t row, size_t apart, size_t ahead, const column *x, float *y,
                         const float *add)
 {
     const int unit = unit_of(s), unit_bytes = unit * s.group * s.bits / 8;
     const size_t groups = (size_t)(w->in / s.group), row_bytes = groups * (size_t)s.group * (size_t)s.bits / 8;
-    const size_t stride = alone ? 0 : row_bytes, step = alone ? 0 : groups, at = row * groups;
+    const size_t stride = apart * row_bytes, step = apart * groups, at = row * groups;
     const uint8_t *data = (const uint8_t *)w->data + row * row_bytes;
     __m512 acc = _mm512_setzero_ps();
     __m512i sums[2];
@@ -361,40 +363,52 @@ INLINE void stream_rows(const pm_weight *w, shape s, size_t row, bool alone, siz
     }
     acc = _mm512_add_ps(acc, _mm512_shuffle_ps(acc, acc, _MM_SHUFFLE(1, 0, 3, 2)));
     acc = _mm512_add_ps(acc, _mm512_shuffle_ps(acc, acc, _MM_SHUFFLE(2, 3, 0, 1)));
-    __m128 value = _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, acc));
-    const __mmask8 rows = alone ? 1 : 15;
-    if (add)
-        value = _mm_add_ps(value, _mm_maskz_loadu_ps(rows, add + row));
-    _mm_mask_storeu_ps(y + row, rows, value);
+    float value[STREAMS];
+    _mm_storeu_ps(value, _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, acc)));
+    for (size_t r = 0; r < (apart ? STREAMS : 1); r++, row += apart)
+        y[row] = add ? value[r] + add[row] : value[r];
+}
+
+/* Fetches `bytes` bytes from p on. */
+INLINE void fetch(const void *p, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i += 64)
+        _mm_prefetch((const char *)p + i, _MM_HINT_T1);
 }
 
 /* Fetches the scales and biases of rows [row, row + n), if there are any. */
 INLINE void fetch_scales(const pm_weight *w, bool e2m1, size_t groups, size_t row, size_t n)
 {
     const size_t bytes = groups * (e2m1 ? 1 : w->scale_type == PM_SCALE_F32 ? 4 : 2);
-    for (size_t i = row * bytes; i < (row + n) * bytes; i += 64) {
-        _mm_prefetch((const char *)w->scales + i, _MM_HINT_T1);
-        if (!e2m1)
-            _mm_prefetch((const char *)w->biases + i, _MM_HINT_T1);
-    }
+    fetch((const char *)w->scales + row * bytes, n * bytes);
+    if (!e2m1)
+        fetch((const char *)w->biases + row * bytes, n * bytes);
 }
 
-/* Rows [first, last) times column i. */
+/* Rows [first, last) times column i. When they are many, STREAMS stretches of them are read side by side: those lie so
+ * far apart that the processor's own prefetcher, which follows one stream a page, brings them from memory too. */
 INLINE void stream(const pm_weight *w, shape s, int first, int last, const pm_columns *columns, int i,
                    const pm_results *results)
 {
     const size_t groups = (size_t)(w->in / s.group), bytes = groups * (size_t)(s.group * s.bits / 8);
-    const size_t rows_ahead = (AHEAD / (bytes * STREAMS) + 1) * STREAMS;
+    const size_t rows = (size_t)(last - first), tiles = rows / STREAMS;
+    const bool many = rows * bytes >= MANY;
+    const size_t apart = many ? tiles : 1, step = many ? 1 : STREAMS, ahead = AHEAD / (step * bytes) * step + step;
     const column x = column_at(columns, i, (size_t)w->in, groups);
     float *y = results->y + (size_t)i * (size_t)results->stride;
     const float *add = results->add ? results->add + (size_t)i * (size_t)results->stride : NULL;
-    size_t row = (size_t)first, end = (size_t)last;
-    for (; row + STREAMS <= end; row += STREAMS) {
-        fetch_scales(w, s.e2m1, groups, row + rows_ahead, STREAMS);
-        stream_rows(w, s, row, false, rows_ahead * bytes, &x, y, add);
+    size_t row = (size_t)first;
+    for (size_t r = 0; many && r < STREAMS; r++) {
+        fetch((const char *)w->data + (row + r * apart) * bytes, ahead * bytes);
+        fetch_scales(w, s.e2m1, groups, row + r * apart, ahead);
     }
-    for (; row < end; row++)
-        stream_rows(w, s, row, true, 0, &x, y, add);
+    for (size_t tile = 0; tile < tiles; tile++, row += step) {
+        for (size_t r = 0; r < STREAMS; r++)
+            fetch_scales(w, s.e2m1, groups, row + r * apart + ahead, 1);
+        stream_rows(w, s, row, apart, ahead * bytes, &x, y, add);
+    }
+    for (row = (size_t)first + STREAMS * tiles; row < (size_t)last; row++)
+        stream_rows(w, s, row, 0, 0, &x, y, add);
 }
 
 /* ---- 16 rows times many columns ---- */

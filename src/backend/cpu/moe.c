@@ -207,6 +207,50 @@ static void add_experts(const moe *m, int token, int from, int n, float *acc)
         m->cpu->matrix->add_scaled(acc, m->y + (int64_t)m->slot[i] * m->in + from, m->weights[i], n);
 }
 
+/* The rows [first, last) of an expert's down for all its slots. */
+static void down_rows(const moe *m, int expert, int first, int last)
+{
+    const pm_weight *down = &m->args->down[expert];
+    int64_t from = m->offset[expert];
+    int groups = pm_is_quantised(down) ? m->width / down->group : 0;
+    pm_columns columns = pm_input_columns(m->cpu, &m->h, down);
+    columns.n = m->offset[expert + 1] - (int)from;
+    columns.x += from * m->width;
+    if (groups)
+        columns.quantised = pm_quantised_rows(&columns.quantised, (size_t)from, (size_t)m->width, (size_t)groups);
+    pm_multiply(m->cpu, down, first, last, &columns, &(pm_results){m->y + from * m->in, NULL, m->in});
+}
+
+/* Indices count the rows of down of the active experts, then of the shared one. */
+static void down_piece(void *arg, int worker, int64_t first, int64_t last)
+{
+    (void)worker;
+    const moe *m = arg;
+    int64_t all = (int64_t)m->n_active * m->in;
+    while (first < last && first < all) {
+        int64_t base = first / m->in * m->in, end = last - base < m->in ? last - base : m->in;
+        down_rows(m, m->active[first / m->in], (int)(first - base), (int)end);
+        first = base + end;
+    }
+    if (first < last) {
+        pm_columns columns = pm_input_columns(m->cpu, &m->shared_h, m->args->shared_down_proj);
+        pm_results results = {m->shared_y, NULL, m->hidden};
+        pm_multiply(m->cpu, m->args->shared_down_proj, (int)(first - all), (int)(last - all), &columns, &results);
+    }
+}
+
+/* The sums of the experts' latent outputs for each token. Indices count their elements. */
+static void latent_piece(void *arg, int worker, int64_t first, int64_t last)
+{
+    (void)worker;
+    const moe *m = arg;
+    while (first < last) {
+        int64_t base = first / m->in * m->in, end = last - base < m->in ? last - base : m->in;
+        add_experts(m, (int)(first / m->in), (int)(first - base), (int)(base + end - first), m->sum + first);
+        first = base + end;
+    }
+}
+
 /* The part [first, last) of a token's output. */
 static void combine(moe *m, int token, int first, int last)
 {
@@ -228,54 +272,16 @@ static void combine(moe *m, int token, int first, int last)
     }
 }
 
-/* Rows [first, last) of every active expert's down. */
-static void expert_down(const moe *m, int64_t first, int64_t last)
-{
-    for (int i = 0; i < m->n_active; i++) {
-        const pm_weight *down = &m->args->down[m->active[i]];
-        int64_t from = m->offset[m->active[i]], to = m->offset[m->active[i] + 1];
-        int groups = pm_is_quantised(down) ? m->width / down->group : 0;
-        pm_columns columns = pm_input_columns(m->cpu, &m->h, down);
-        columns.n = (int)(to - from);
-        columns.x += from * m->width;
-        if (groups)
-            columns.quantised = pm_quantised_rows(&columns.quantised, (size_t)from, (size_t)m->width, (size_t)groups);
-        pm_results results = {m->y + from * m->in, NULL, m->in};
-        pm_multiply(m->cpu, down, (int)first, (int)last, &columns, &results);
-    }
-}
-
-/* The same of a latent's elements, and their sum for each token. */
-static void latent_piece(void *arg, int worker, int64_t first, int64_t last)
+/* Indices count the elements of the output. */
+static void combine_piece(void *arg, int worker, int64_t first, int64_t last)
 {
     (void)worker;
     moe *m = arg;
-    expert_down(m, first, last);
-    for (int t = 0; t < m->tokens; t++)
-        add_experts(m, t, (int)first, (int)(last - first), m->sum + (int64_t)t * m->in + first);
-}
-
-/* Rows [first, last) of every active expert's down, or of latent_out, and of the shared one's down, then of the output.
- */
-static void down_piece(void *arg, int worker, int64_t first, int64_t last)
-{
-    (void)worker;
-    moe *m = arg;
-    const pm_weight *latent_out = m->args->latent_out;
-    if (latent_out) {
-        pm_columns columns = pm_input_columns(m->cpu, &m->latent_sum, latent_out);
-        pm_results results = {m->latent_y, NULL, m->hidden};
-        pm_multiply(m->cpu, latent_out, (int)first, (int)last, &columns, &results);
-    } else {
-        expert_down(m, first, last);
+    while (first < last) {
+        int64_t base = first / m->hidden * m->hidden, end = last - base < m->hidden ? last - base : m->hidden;
+        combine(m, (int)(first / m->hidden), (int)(first - base), (int)end);
+        first = base + end;
     }
-    if (m->shared_width) {
-        pm_columns columns = pm_input_columns(m->cpu, &m->shared_h, m->args->shared_down_proj);
-        pm_results results = {m->shared_y, NULL, m->hidden};
-        pm_multiply(m->cpu, m->args->shared_down_proj, (int)first, (int)last, &columns, &results);
-    }
-    for (int t = 0; t < m->tokens; t++)
-        combine(m, t, (int)first, (int)last);
 }
 
 /* Quantises the activations of the experts and of the shared expert for their second halves. */
@@ -289,7 +295,7 @@ static bool prepare_down(moe *m)
     if (!m->shared_width)
         return true;
     int64_t n = (int64_t)m->tokens * m->shared_width;
-    pm_pool_run(m->cpu->pool, n, pm_grain(m->cpu, n, 1), shared_activation, m);
+    pm_pool_run(m->cpu->pool, n, pm_grain(1), shared_activation, m);
     pm_input_need(m->cpu, m->args->shared_down_proj, &shared_need);
     return pm_input_prepare(m->cpu, &m->shared_h, NULL, shared_need);
 }
@@ -301,10 +307,11 @@ static void costs(const moe *m, double *gate_up, double *down)
     for (int i = 0; i < m->n_active; i++) {
         int e = m->active[i], n = m->offset[e + 1] - m->offset[e];
         *gate_up += ((m->args->gate ? 2 : 1) * pm_row_cost(&m->args->up[e], n) + 2 * n) / m->n_active;
-        *down += pm_row_cost(&m->args->down[e], n) + n;
+        *down += pm_row_cost(&m->args->down[e], n);
     }
     if (m->shared_width)
-        *down += pm_row_cost(m->args->shared_down_proj, m->tokens) + m->tokens;
+        *down += pm_row_cost(m->args->shared_down_proj, m->tokens);
+    *down /= m->n_active + (m->shared_width > 0);
 }
 
 int pm_cpu_moe(pm_backend *backend, const pm_batch *batch, const pm_moe_args *args, pm_error *err)
@@ -334,26 +341,30 @@ int pm_cpu_moe(pm_backend *backend, const pm_batch *batch, const pm_moe_args *ar
     if (!first_products(&m))
         return pm_fail_memory(err);
     bool plain = args->route.kind == PM_ROUTE_SOFTMAX && args->route.normalise;
-    double gate_up_ns, down_ns, route_ns = m.experts * (plain ? 2.0 : 20.0);
+    double gate_up_ns, down_ns, route_ns = m.experts * (plain ? 2.0 : 20.0), combine_ns = 0.15 * (m.top_k + 2);
     if (args->router)
-        pm_pool_run(pool, m.tokens, pm_grain(m.cpu, m.tokens, route_ns), route_tokens, &m);
+        pm_pool_run(pool, m.tokens, pm_grain(route_ns), route_tokens, &m);
     assign_slots(&m);
     for (int e = 0; args->expert_tokens && e < m.experts; e++)
         args->expert_tokens[e] = m.offset[e + 1] - m.offset[e];
     costs(&m, &gate_up_ns, &down_ns);
     int64_t rows = (int64_t)m.n_active * m.width;
     if (rows)
-        pm_pool_run(pool, rows, (pm_grain(m.cpu, rows, gate_up_ns) + 15) / 16 * 16, gate_up_piece, &m);
+        pm_pool_run(pool, rows, (pm_grain(gate_up_ns) + 15) / 16 * 16, gate_up_piece, &m);
     if (!prepare_down(&m))
         return pm_fail_memory(err);
+    rows = (int64_t)m.n_active * m.in + (m.shared_width ? m.hidden : 0);
+    if (rows)
+        pm_pool_run(pool, rows, (pm_grain(down_ns) + 15) / 16 * 16, down_piece, &m);
     if (args->latent_out) {
         unsigned need = 0;
-        pm_pool_run(pool, m.in, (pm_grain(m.cpu, m.in, down_ns) + 7) / 8 * 8, latent_piece, &m);
+        pm_product product = {args->latent_out, {m.latent_y, NULL, m.hidden}};
+        pm_pool_run(pool, (int64_t)m.tokens * m.in, pm_grain(combine_ns), latent_piece, &m);
         pm_input_need(m.cpu, args->latent_out, &need);
         if (!pm_input_prepare(m.cpu, &m.latent_sum, NULL, need))
             return pm_fail_memory(err);
-        down_ns = pm_row_cost(args->latent_out, m.tokens) + m.tokens;
+        pm_products(m.cpu, &m.latent_sum, &product, 1);
     }
-    pm_pool_run(pool, m.hidden, (pm_grain(m.cpu, m.hidden, down_ns) + 15) / 16 * 16, down_piece, &m);
+    pm_pool_run(pool, (int64_t)m.tokens * m.hidden, pm_grain(combine_ns), combine_piece, &m);
     return PM_OK;
 }
