@@ -3,6 +3,7 @@
  * A saved chat is one file: a saved session (pm_session_save) whose note is the object {"messages": [...]}. */
 #include "chat.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,6 +71,20 @@ static int set_system(pm_conversation *chat, const char *argument, size_t len)
     return PM_EXIT_OK;
 }
 
+/* Saves with signals that end the process put off, so that it leaves nothing half-written beside the file. */
+static int save_session(const pm_session *session, const char *path, const char *note, pm_error *err)
+{
+    sigset_t ending, before;
+    sigemptyset(&ending);
+    sigaddset(&ending, SIGHUP);
+    sigaddset(&ending, SIGINT);
+    sigaddset(&ending, SIGTERM);
+    sigprocmask(SIG_BLOCK, &ending, &before);
+    int status = pm_session_save(session, path, note, strlen(note), err);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    return status;
+}
+
 static int save(pm_conversation *chat, const char *path, size_t len)
 {
     (void)len;
@@ -79,7 +94,7 @@ static int save(pm_conversation *chat, const char *path, size_t len)
     json_decref(note);
     if (!text)
         return pm_cli_fail("out of memory");
-    int status = pm_session_save(chat->opened.session, path, text, strlen(text), &err);
+    int status = save_session(chat->opened.session, path, text, &err);
     free(text);
     if (status != PM_OK)
         return pm_cli_fail("%s", err.message);

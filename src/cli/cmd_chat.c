@@ -147,6 +147,8 @@ static int take_turn(pm_conversation *chat)
         code = pm_cli_fail("%s", err.message);
     if (code == PM_EXIT_OK)
         code = pm_answer(&chat->opened, chat->args, &prompt, true, &result, &seed);
+    for (char *nul; code == PM_EXIT_OK && (nul = memchr(result.text, '\0', result.len));)
+        *nul = '?'; /* no template takes it as part of a message */
     if (code == PM_EXIT_OK)
         code = pm_answer_message(&chat->opened, &prompt, &result, &message);
     if (code == PM_EXIT_OK && json_array_append_new(chat->messages, message) != 0)

@@ -55,6 +55,7 @@ int main(int argc, char **argv)
     keep_streams();
     signal(SIGBUS, on_bus_error);
     signal(SIGPIPE, SIG_DFL); /* a reader that leaves ends us quietly, also when our parent ignores the signal */
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow any more is an error of the write */
     use_utf8();
     pm_args args;
     int code = pm_args_parse(argc, argv, &args);

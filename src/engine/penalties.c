@@ -4,7 +4,7 @@
 #include <string.h>
 
 /* Wide enough for every use; narrow enough that no logit of a model overflows. */
-#define REPETITION_MIN 0.01
+#define REPETITION_MIN 0.01f
 #define REPETITION_MAX 100.0
 #define BIAS_MAX       100.0
 
@@ -15,9 +15,9 @@ static bool within(float value, double min, double max)
 
 int pm_penalties_check(const pm_sampling *options, pm_error *err)
 {
-    if (options->repetition_penalty != 0 && !within(options->repetition_penalty, REPETITION_MIN, REPETITION_MAX))
+    if (options->repetition_penalty != 0 && !within(options->repetition_penalty, (double)REPETITION_MIN, REPETITION_MAX))
         return pm_fail(err, PM_ERR_INVALID, "repetition_penalty is %g, not between %g and %g",
-                       (double)options->repetition_penalty, REPETITION_MIN, REPETITION_MAX);
+                       (double)options->repetition_penalty, (double)REPETITION_MIN, REPETITION_MAX);
     if (!within(options->presence_penalty, -2, 2))
         return pm_fail(err, PM_ERR_INVALID, "presence_penalty is %g, not between -2 and 2",
                        (double)options->presence_penalty);

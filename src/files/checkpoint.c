@@ -301,7 +301,7 @@ static int add_shard(pm_checkpoint *c, const char *dir, const char *name, const 
         goto done;
     s->map = mmap(NULL, s->size, PROT_READ, MAP_PRIVATE, s->fd, 0);
     if (s->map == MAP_FAILED) {
-        status = pm_fail(err, PM_ERR_IO, "cannot map %s: %s", path, strerror(errno));
+        status = pm_fail(err, errno == ENOMEM ? PM_ERR_MEMORY : PM_ERR_IO, "cannot map %s: %s", path, strerror(errno));
         goto done;
     }
     status = parse_tensors(s, file, header, &tensors, &n, err);
