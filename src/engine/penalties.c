@@ -15,7 +15,8 @@ static bool within(float value, double min, double max)
 
 int pm_penalties_check(const pm_sampling *options, pm_error *err)
 {
-    if (options->repetition_penalty != 0 && !within(options->repetition_penalty, (double)REPETITION_MIN, REPETITION_MAX))
+    if (options->repetition_penalty != 0 &&
+        !within(options->repetition_penalty, (double)REPETITION_MIN, REPETITION_MAX))
         return pm_fail(err, PM_ERR_INVALID, "repetition_penalty is %g, not between %g and %g",
                        (double)options->repetition_penalty, (double)REPETITION_MIN, REPETITION_MAX);
     if (!within(options->presence_penalty, -2, 2))

@@ -17,6 +17,10 @@ static const pm_gate_rule common[] = {
     {"rope_parameters.type", "default"},
     {"rope_scaling.rope_type", "default"},
     {"rope_scaling.type", "default"},
+    {"rope_local_base_freq", ""},
+    {"no_rope_layers", "[1"},
+    {"is_causal", "true"},
+    {"use_bidirectional_attention", "false"},
     {"partial_rotary_factor", "1"},
     {"rope_parameters.partial_rotary_factor", "1"},
     {"layer_types", "[full_attention"},
@@ -140,6 +144,16 @@ static int check_rule(const pm_config *config, const char *model_type, const pm_
                    config->path, model_type, rule->field, spelt, values);
 }
 
+/* The text model inside a larger one has its own model_type, which must be of the same family. */
+static int check_text(const pm_config *config, const pm_family *family, const char *model_type, pm_error *err)
+{
+    const char *text = json_string_value(json_object_get(config->text, "model_type"));
+    if (!text || listed(family->model_types, ' ', text))
+        return PM_OK;
+    return pm_fail(err, PM_ERR_UNSUPPORTED, "%s: family '%s' with text_config.model_type = %s is not supported",
+                   config->path, model_type, text);
+}
+
 int pm_family_check(const pm_config *config, const char **family, pm_error *err)
 {
     const char *model_type;
@@ -168,5 +182,5 @@ int pm_family_check(const pm_config *config, const char **family, pm_error *err)
         if (status != PM_OK)
             return status;
     }
-    return PM_OK;
+    return check_text(config, f, model_type, err);
 }

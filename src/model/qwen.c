@@ -32,6 +32,8 @@ static int sparse(const pm_model *model, int i, unsigned moe, unsigned *kind, pm
     int status = pm_config_int_or(model->config, "decoder_sparse_step", 1, 1 << 16, 1, &every, err);
     if (status != PM_OK)
         return status;
+    if (only && !json_is_array(only))
+        return pm_fail(err, PM_ERR_FORMAT, "%s: mlp_only_layers is not a list", model->config->path);
     bool plain = (i + 1) % every != 0;
     json_array_foreach(only, k, item)
     {
@@ -58,7 +60,13 @@ static int window(const pm_model *model, int i, unsigned *kind, pm_error *err)
         status = pm_config_int_or(model->config, "max_window_layers", 0, 1 << 16, 28, &first, err);
     if (status != PM_OK)
         return status;
-    if (windows && pm_decoder_window(model->config) && (type ? strcmp(type, "sliding_attention") == 0 : i >= first))
+    bool given = windows && pm_decoder_window(model->config), named = type && strcmp(type, "sliding_attention") == 0;
+    if (named && !given)
+        return pm_fail(err, PM_ERR_FORMAT,
+                       "%s: entry %d of layer_types is sliding_attention, but use_sliding_window or sliding_window "
+                       "says that there is no window",
+                       model->config->path, i);
+    if (given && (type ? named : i >= first))
         *kind |= PM_WINDOW;
     return PM_OK;
 }

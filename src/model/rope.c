@@ -2,6 +2,7 @@
  * modeling_rope_utils.py computes them (tensors there are f32, so the powers are rounded to f32 here too). */
 #include "model/family.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -38,7 +39,8 @@ static int read_number(const rope_source *source, const char *name, bool require
     if (!value)
         return required ? pm_fail(err, PM_ERR_FORMAT, "%s: %s is missing", config->path, name) : PM_OK;
     if (!pm_json_number(value, &number) || !(number > above) || isinf(number))
-        return pm_fail(err, PM_ERR_FORMAT, "%s: %s must be a number above %g", config->path, field, above);
+        return pm_fail(err, PM_ERR_FORMAT, "%s: %s must be a number %s%g", config->path, field,
+                       above < 0 ? "not below " : "above ", fmax(above, 0.0));
     *out = number;
     return PM_OK;
 }
@@ -108,12 +110,14 @@ static int scale_yarn(const rope_source *source, pm_rope *rope, float *inv_freq,
         {"factor", true, 0.0, &factor},
         {"original_max_position_embeddings", true, 0.0, &context},
         {"attention_factor", false, 0.0, &attention},
-        {"mscale", false, -1.0, &mscale},
-        {"mscale_all_dim", false, -1.0, &mscale_all},
+        {"mscale", false, -DBL_MIN, &mscale},
+        {"mscale_all_dim", false, -DBL_MIN, &mscale_all},
         {"beta_fast", false, 0.0, &fast},
         {"beta_slow", false, 0.0, &slow},
     };
     bool truncate = true;
+    if (source->theta == 1)
+        return pm_fail(err, PM_ERR_FORMAT, "%s: yarn with a rope_theta of 1 has no range to correct", config->path);
     for (size_t i = 0; i < PM_COUNT(fields); i++) {
         int status = read_number(source, fields[i].name, fields[i].required, fields[i].above, fields[i].out, err);
         if (status != PM_OK)
@@ -171,6 +175,31 @@ static int check_flat(const pm_config *config, pm_error *err)
     return PM_OK;
 }
 
+/* Refuses what contradicts itself: transformers, mlx-lm and vLLM differ in which of the values counts. */
+static int check_agreement(const pm_config *config, pm_error *err)
+{
+    static const char field[] = "original_max_position_embeddings";
+    const json_t *parameters = pm_config_get(config, "rope_parameters"),
+                 *scaling = pm_config_get(config, "rope_scaling");
+    const json_t *value;
+    const char *name;
+    json_object_foreach((json_t *)(json_object_size(parameters) ? scaling : NULL), name, value)
+    {
+        const json_t *same = json_object_get(parameters, name);
+        if (!same && strcmp(name, "type") == 0)
+            same = json_object_get(parameters, "rope_type");
+        if (!json_equal(value, same))
+            return pm_fail(err, PM_ERR_FORMAT, "%s: rope_scaling.%s is not what rope_parameters says", config->path,
+                           name);
+    }
+    const json_t *outer = pm_config_get(config, field);
+    const json_t *inner = json_object_get(json_object_size(parameters) ? parameters : scaling, field);
+    if (json_is_number(inner) && json_is_number(outer) && json_number_value(inner) != json_number_value(outer))
+        return pm_fail(err, PM_ERR_FORMAT, "%s: %s is %.9g, but among the rope's parameters %.9g", config->path, field,
+                       json_number_value(outer), json_number_value(inner));
+    return PM_OK;
+}
+
 /* rope_type (old files: type); "default" when there is none. */
 static const char *read_type(const rope_source *source)
 {
@@ -224,6 +253,8 @@ int pm_rope_read(const pm_config *config, int dims, double partial, pm_arena *ar
     rope_source source = {.config = config, .place = &anywhere, .theta = 10000.0}; /* Llama 1 and 2 leave it out */
     int status = check_flat(config, err);
     if (status == PM_OK)
+        status = check_agreement(config, err);
+    if (status == PM_OK)
         status = read_number(&source, "rope_theta", false, 0.0, &source.theta, err);
     if (status == PM_OK)
         status = read_number(&source, "partial_rotary_factor", false, 0.0, &partial, err);
@@ -245,9 +276,9 @@ int pm_rope_mscale(const pm_config *config, float *of_rope, float *of_scores, pm
         return PM_OK;
     int status = read_number(&source, "factor", true, 0.0, &factor, err);
     if (status == PM_OK)
-        status = read_number(&source, "mscale", false, -1.0, &mscale, err);
+        status = read_number(&source, "mscale", false, -DBL_MIN, &mscale, err);
     if (status == PM_OK)
-        status = read_number(&source, "mscale_all_dim", false, -1.0, &mscale_all, err);
+        status = read_number(&source, "mscale_all_dim", false, -DBL_MIN, &mscale_all, err);
     if (status == PM_OK)
         status = read_number(&source, "attention_factor", false, 0.0, &attention, err);
     if (status != PM_OK)

@@ -238,6 +238,17 @@ static void test_refusals(void **state)
         {"{\"rope_theta\": 1e4, \"rope_scaling\": {\"type\": \"linear\"}}", "factor is missing", PM_ERR_FORMAT},
         {"{\"rope_theta\": 1e4, \"rope_scaling\": {\"type\": \"linear\", \"factor\": -1}}", "rope_scaling.factor",
          PM_ERR_FORMAT},
+        {"{\"rope_theta\": 1, \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, "
+         "\"original_max_position_embeddings\": 64}}",
+         "rope_theta of 1", PM_ERR_FORMAT},
+        {"{\"rope_theta\": 1e4, \"rope_scaling\": {\"type\": \"yarn\", \"factor\": 4, \"mscale\": -0.5, "
+         "\"original_max_position_embeddings\": 64}}",
+         "rope_scaling.mscale must be a number not below 0", PM_ERR_FORMAT},
+        {"{\"rope_theta\": 1e4, \"original_max_position_embeddings\": 32, \"rope_scaling\": {\"type\": \"yarn\", "
+         "\"factor\": 4, \"original_max_position_embeddings\": 64}}",
+         "original_max_position_embeddings is 32", PM_ERR_FORMAT},
+        {"{\"rope_parameters\": {\"rope_theta\": 1e4}, \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}}",
+         "rope_scaling.type is not what rope_parameters says", PM_ERR_FORMAT},
         {"{\"rope_theta\": 1e4, \"partial_rotary_factor\": 1.5}", "partial_rotary_factor", PM_ERR_FORMAT},
         {"{\"rope_theta\": 1e4, \"partial_rotary_factor\": 0.01}", "partial_rotary_factor", PM_ERR_FORMAT},
     };
