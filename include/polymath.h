@@ -24,7 +24,8 @@
  * kernel sends SIGBUS, which is the program's to handle.
  *
  * Threads: one thread at a time per engine (its sessions included); pm_session_cancel may be called from any thread and
- * from a signal handler. Text is UTF-8 with explicit lengths; JSON crosses as text. */
+ * from a signal handler. What is called back may work with other sessions; with the one that it is called for it may
+ * only do what reads (tokens, logits, cancel). Text is UTF-8 with explicit lengths; JSON crosses as text. */
 #ifndef POLYMATH_H
 #define POLYMATH_H
 
@@ -195,8 +196,8 @@ PM_API void pm_session_free(pm_session *session);
 PM_API int pm_session_fork(pm_session **out, const pm_session *session, pm_error *err);
 
 /* Writes the timeline, all that the layers remember of it, and note_len bytes of the caller's own to a file; a file
- * that is there is replaced when the new one is complete. Only its owner may read it. `note` may be NULL when note_len
- * is 0. */
+ * or a symbolic link that is there is replaced when the new one is complete. Only its owner may read it. `note` may be
+ * NULL when note_len is 0. */
 PM_API int pm_session_save(const pm_session *session, const char *path, const void *note, size_t note_len,
                            pm_error *err);
 

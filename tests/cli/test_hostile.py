@@ -1,8 +1,11 @@
 """What a hostile or careless surrounding does to the command: files that change, closed streams, broken links."""
 
+import json
 import os
 import shutil
+import signal
 import subprocess
+import time
 
 import pytest
 
@@ -63,3 +66,49 @@ def test_control_characters_in_arguments(polymath):
 def test_a_directory_without_a_name(polymath):
     done = subprocess.run([polymath, "inspect", ""], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert done.returncode != 0 and "/config.json" not in done.stderr, done.stderr
+
+
+def test_a_save_that_does_not_fit(polymath, tmp_path):
+    """A file that may not grow, as on a full disk: the old one stays, nothing else does, and the chat goes on."""
+    (tmp_path / "chat").write_text("old")
+    lines = "My name is Victor.\n/save chat\nWhat is my name?\n"
+    done = subprocess.run(["bash", "-c", 'ulimit -f 64; exec "$0" chat', polymath], input=lines, capture_output=True, text=True,
+                          cwd=tmp_path, timeout=60)  # fmt: skip
+    assert done.returncode == 1 and done.stdout.splitlines()[-1] == "Your name is Victor.", done
+    assert done.stderr.startswith("polymath: chat: cannot be written: ") and done.stderr.count("\n") == 1, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["chat"] and (tmp_path / "chat").read_text() == "old"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_during_a_save(polymath, tmp_path, number):
+    """The file that is being written is finished first; nothing half-written is left beside it."""
+    child = subprocess.Popen([polymath, "chat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, cwd=tmp_path)
+    child.stdin.write(b"My name is Victor.\n" + b"/save chat\n" * 1000)
+    child.stdin.flush()
+    end = time.monotonic() + 60
+    while not (tmp_path / "chat").exists():
+        assert time.monotonic() < end and child.poll() is None, child.stderr.read()
+        time.sleep(0.001)
+    child.send_signal(number)
+    child.communicate(timeout=60)
+    assert child.returncode == -number
+    assert [path.name for path in tmp_path.iterdir()] == ["chat"]
+    done = subprocess.run([polymath, "chat"], input="/load chat\nWhat is my name?\n", capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "Your name is Victor.\n"), done
+
+
+def test_a_model_that_says_nul(polymath, bundled):
+    """No chat template takes a NUL byte in a message: the answer is kept without it, and the chat goes on."""
+    nul = json.loads((bundled / "tokenizer.json").read_text())["model"]["vocab"]["\u0100"]  # byte 0 as ByteLevel spells it
+    bias = ["--logit-bias", f"{nul}:100"] * 2
+    done = subprocess.run([polymath, "chat", "--max-tokens", "2", *bias], input="hello\nhello\n", capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "\0\0\n" * 2)
+
+
+def test_inspect_with_little_memory(polymath, build_dir):
+    """What this process lacks is not the checkpoint's verdict."""
+    if build_dir.name in ("asan", "tsan"):
+        pytest.skip("sanitizers reserve more address space than the limit")
+    done = subprocess.run(["bash", "-c", 'ulimit -v 16000; exec "$0" inspect --json', polymath], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (1, ""), done
+    assert done.stderr.startswith("polymath: ") and "memory" in done.stderr, done.stderr

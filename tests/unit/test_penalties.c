@@ -176,6 +176,10 @@ static void test_options(void **state)
     refused((pm_sampling){.repetition_penalty = -1}, "repetition_penalty");
     refused((pm_sampling){.repetition_penalty = NAN}, "repetition_penalty");
     refused((pm_sampling){.repetition_penalty = 1e-5f}, "repetition_penalty");
+    refused((pm_sampling){.repetition_penalty = 0.0099f}, "between 0.01 and 100");
+    refused((pm_sampling){.repetition_penalty = 100.1f}, "between 0.01 and 100");
+    assert_int_equal(pm_penalties_check(&(pm_sampling){.repetition_penalty = 0.01f}, NULL), PM_OK);
+    assert_int_equal(pm_penalties_check(&(pm_sampling){.repetition_penalty = 100}, NULL), PM_OK);
     refused((pm_sampling){.bias = &(pm_bias){VOCAB, 1}, .n_bias = 1}, "token 8, outside the vocabulary of 8");
     refused((pm_sampling){.bias = &(pm_bias){-1, 1}, .n_bias = 1}, "token -1");
     refused((pm_sampling){.n_bias = 1}, "biases");
