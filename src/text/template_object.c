@@ -2,8 +2,12 @@
  * sandboxed template may not use are undefined, as in Jinja's immutable sandbox. */
 #include "text/template_impl.h"
 
+#include <locale.h>
 #include <string.h>
 #include <time.h>
+#ifdef __APPLE__
+#include <xlocale.h>
+#endif
 
 /* ---- methods of dicts and lists ---- */
 
@@ -539,27 +543,48 @@ static bool global_raise(tpl_run *run, const tpl_call *call, tpl_value *out)
     return pm_tpl_fail(run, PM_ERR_INVALID, "%.*s", (int)(text.s->len < 900 ? text.s->len : 900), text.s->data);
 }
 
-/* The local time through strftime. */
+/* A format of strftime with what Python's datetime.now() settles itself: it knows no time zone and has microseconds.
+ * False when it does not fit. */
+static bool settle_format(const tpl_str *format, long microseconds, char *out, size_t size)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < format->len; i++) {
+        char next = format->data[i] == '%' && i + 1 < format->len ? format->data[i + 1] : 0;
+        if (n + 8 > size)
+            return false;
+        if (next == 'f')
+            n += (size_t)snprintf(out + n, size - n, "%06ld", microseconds);
+        else if (next && next != 'z' && next != 'Z')
+            out[n++] = '%', out[n++] = next;
+        else if (!next)
+            out[n++] = format->data[i];
+        i += next != 0;
+    }
+    out[n] = 0;
+    return true;
+}
+
+/* The local time through strftime, whatever the language of the program. */
 static bool global_strftime(tpl_run *run, const tpl_call *call, tpl_value *out)
 {
     tpl_value format = call->arg[0];
     if (format.kind != TPL_STR)
         return pm_tpl_fail(run, PM_ERR_INVALID, "strftime_now() needs a string");
     char text[2048], wanted[256];
-    for (size_t i = 0; i + 1 < format.s->len; i++)
-        if (format.s->data[i] == '%' && format.s->data[++i] == 'f')
-            return pm_tpl_fail(run, PM_ERR_UNSUPPORTED, "%%f in strftime_now() is not supported");
-    if (format.s->len >= sizeof(wanted) || memchr(format.s->data, 0, format.s->len))
-        return pm_tpl_fail(run, PM_ERR_INVALID, "the format of strftime_now() is too long");
-    if (!format.s->len)
-        return pm_tpl_text(run, "", 0, 1, out);
-    memcpy(wanted, format.s->data, format.s->len);
-    wanted[format.s->len] = 0;
-    time_t now = time(NULL);
+    struct timespec now;
     struct tm local;
-    if (!localtime_r(&now, &local))
+    if (clock_gettime(CLOCK_REALTIME, &now) != 0 || !localtime_r(&now.tv_sec, &local))
         return pm_tpl_fail(run, PM_ERR_INVALID, "the local time is not known");
-    size_t n = strftime(text, sizeof(text), wanted, &local), mark = pm_tpl_mark(run);
+    if ((format.s->len && memchr(format.s->data, 0, format.s->len)) ||
+        !settle_format(format.s, now.tv_nsec / 1000, wanted, sizeof(wanted)))
+        return pm_tpl_fail(run, PM_ERR_INVALID, "the format of strftime_now() is too long");
+    if (!*wanted)
+        return pm_tpl_text(run, "", 0, 1, out);
+    locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    if (!plain)
+        return pm_tpl_fail_memory(run);
+    size_t n = strftime_l(text, sizeof(text), wanted, &local, plain), mark = pm_tpl_mark(run);
+    freelocale(plain);
     pm_tpl_put(run, text, n, pm_tpl_str_trust(format.s));
     return pm_tpl_take(run, mark, false, out);
 }

@@ -612,7 +612,6 @@ REFUSED = {
     "{{ i.real }}": "no text",
     "{{ d.keys() - ['b'] }}": "dict view",
     "{{ d.keys() <= d.keys() }}": "dict view",
-    "{{ strftime_now('%f') }}": "%f",
     "{{ 'x' ~ '\\N{BULLET}' }}": "\\N",
 }
 
@@ -701,6 +700,13 @@ def test_refused(render, snippet):
     answer = render("\n" + snippet, DATA)
     assert "error" in answer, f"rendered as {answer['text']!r}"
     assert re.match(r"test:2:\d+: ", answer["error"]) and REFUSED[snippet] in answer["error"], answer["error"]
+
+
+def test_strftime_now(render):
+    for format in "%z|%Z|%%z|%%%Z", "%A %B %b %p %j %U %-d %e", "%x", "%", "a%":
+        check(render, "{{ strftime_now('" + format + "') }}", {})
+    answer = render("{{ strftime_now('%Y.%f.%%f') }}", {})
+    assert re.fullmatch(r"20\d\d\.\d{6}\.%f", answer["text"]), answer
 
 
 # ---- where bytes come from ----
