@@ -118,6 +118,10 @@ static void check_exact(const char *name, const call *c, const float *y)
                 sum += c->residual[(size_t)t * (size_t)w->out + (size_t)o];
                 terms += fabs(sum);
             }
+            if (w->bias) {
+                sum += w->bias[o];
+                terms += fabs(sum);
+            }
             double got = y[(size_t)t * (size_t)w->out + (size_t)o], bound = rounding + 1e-6 * terms + 1e-36;
             if (!(fabs(got - sum) <= bound))
                 fail_msg("%s, %d by %d, row %d of x, row %d: %.9g, but exactly it is %.9g (bound %.3g)", name, w->out,
@@ -142,13 +146,15 @@ static void scalar_is_right(void **state)
                                : width_for(kind, float_ins[trial % (int)PM_COUNT(float_ins)]);
             test_matrix m = matrix_new(&r, kind, contents[trial % 4], 9, in);
             float *x = random_rows(&r, 3, in, trial % 5 == 4 ? 1e-34f : 3), *norm = random_rows(&r, 1, in, 2);
-            float *residual = random_rows(&r, 3, 9, 1);
+            float *residual = random_rows(&r, 3, 9, 1), *bias = random_rows(&r, 1, 9, 2);
+            m.w.bias = trial % 3 ? NULL : bias;
             call c = {&m.w, x, trial % 5 != 4 && trial & 1 ? norm : NULL, trial & 2 ? residual : NULL, 3};
             linear(backend, &c, y);
             check_exact(kind->name, &c, y);
             free(x);
             free(norm);
             free(residual);
+            free(bias);
             matrix_free(&m);
         }
     }
@@ -183,8 +189,10 @@ static void compare_levels(const test_kind *kind, test_contents contents, int ou
     float *x = random_rows(r, MAX_ROWS, in, 1), *residual = random_rows(r, MAX_ROWS, out, 1);
     float *y = malloc((size_t)MAX_ROWS * (size_t)out * sizeof(*y)),
           *other = malloc((size_t)MAX_ROWS * (size_t)out * sizeof(*y));
+    float *bias = random_rows(r, 1, out, 2);
     hostile_rows(r, x + 5 * in, 12 * in);
     bool add = random_u32(r) & 1;
+    m.w.bias = random_u32(r) & 1 ? bias : NULL;
     /* The reference: scalar, one row at a time. */
     for (int t = 0; t < MAX_ROWS; t++) {
         call c = {&m.w, x + t * in, NULL, add ? residual + t * out : NULL, 1};
@@ -200,6 +208,7 @@ static void compare_levels(const test_kind *kind, test_contents contents, int ou
         }
     free(x);
     free(residual);
+    free(bias);
     free(y);
     free(other);
     matrix_free(&m);

@@ -129,8 +129,11 @@ void pm_multiply(const pm_cpu *cpu, const pm_weight *w, int first, int last, con
     pm_multiply_fn *multiply =
         pm_is_quantised(w) ? pm_kernel_of(cpu->matrix, w)->multiply : cpu->matrix->multiply[w->format];
     int step = columns->n == 1 ? last - first : ROW_BLOCK;
-    for (; first < last; first += step)
-        multiply(w, first, last - first < step ? last : first + step, columns, results);
+    for (int row = first; row < last; row += step)
+        multiply(w, row, last - row < step ? last : row + step, columns, results);
+    for (int i = 0; w->bias && i < columns->n; i++)
+        for (int row = first; row < last; row++)
+            results->y[i * results->stride + row] += w->bias[row];
 }
 
 typedef struct products_job {
