@@ -7,6 +7,7 @@ import numpy as np
 from vocabulary import TOKENS
 
 PROMPTS = {"short": 9, "long": 67}  # tokens; long exceeds every window, convolution and block of 64 positions
+KEEP = 16  # rows of logits that are stored at most: the last ones
 STEPS, DISTINCT = 32, 8  # greedy steps, and how many different ids they must hold
 CLEAR_GREEDY, CLEAR_ROUTE = 1e-2, 1e-4  # nearest two logits of a greedy choice, of a choice of experts
 DRAWS = 200

@@ -18,7 +18,7 @@ import transformers
 from safetensors.numpy import save_file
 
 from checkpoints import CHECKPOINTS, REMOVED
-from drawing import PROMPTS, Routes, draw, record, summary
+from drawing import KEEP, PROMPTS, Routes, draw, record, summary
 from vocabulary import END_OF_TEXT, IM_END, write
 
 OUT = Path(__file__).resolve().parents[2] / "tests" / "oracles"
@@ -171,7 +171,7 @@ def oracle(name, folder):
     for label, length in PROMPTS.items():
         prompt, ids, margins, draws = draw(name, label, lambda ids: logits(model, ids), routes)
         rows = logits(model, prompt)
-        tensors |= record(label, prompt, rows, length, ids, margins)
+        tensors |= record(label, prompt, rows, KEEP, ids, margins)
         report[label] = summary(prompt, rows, ids, margins, draws, cached_difference(model, prompt, ids), routes)
         without = {what: load(folder, changes) for what, changes in CHECKPOINTS[name].without.items()}
         if without:
