@@ -136,8 +136,8 @@ static void check_round_trip(const char *dir, pm_kv_type kv)
 
 static void test_round_trips(void **state)
 {
-    static const char *const models[] = {BUNDLED,         ORACLES "qwen3_next", ORACLES "qwen3_5",
-                                         ORACLES "qwen3", ORACLES "mistral",    ORACLES "lfm2_moe", ORACLES "nemotron_h"};
+    static const char *const models[] = {BUNDLED,           ORACLES "qwen3_next", ORACLES "qwen3_5",   ORACLES "qwen3",
+                                         ORACLES "mistral", ORACLES "lfm2_moe",   ORACLES "nemotron_h"};
     (void)state;
     for (size_t i = 0; i < PM_COUNT(models); i++)
         for (int kv = 0; kv < 2; kv++)
