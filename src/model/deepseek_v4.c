@@ -521,6 +521,8 @@ static const pm_gate_rule gate[] = {
     {"sliding_window", NULL},
     {"routed_scaling_factor", NULL},
     {"swiglu_limit", NULL},
+    {"expert_dtype", "fp4|fp8"},
+    {"quantization_config.expert_dtype", "fp4|fp8"},
     {NULL, NULL},
 };
 

@@ -331,7 +331,8 @@ static int find_quant(const pm_loader *loader, const char *stored, const char *m
 /* The parts of one matrix or of one stack as they lie in the file. */
 typedef struct matrix {
     const pm_stored *weight, *scales, *biases, *globals;
-    pm_weight like; /* all but out and pointers */
+    const void *scale_data; /* of scales, or what was made of them */
+    pm_weight like;         /* all but out and pointers */
 } matrix;
 
 /* How each mode of packed weights is stored beside its weight. */
@@ -349,16 +350,57 @@ static const struct packing {
     {PM_MODE_MXFP8, PM_FORMAT_MXFP8, PM_U32, "scales", PM_U8, false, false},
     {PM_MODE_NVFP4, PM_FORMAT_NVFP4, PM_U32, "scales", PM_U8, false, true},
     {PM_MODE_FP8, PM_FORMAT_FP8, PM_F8_E4M3, "weight_scale_inv", PM_F32, false, false},
+    {PM_MODE_FP8, PM_FORMAT_FP8, PM_F8_E4M3, "scale", PM_F32, false, false},  /* DeepSeek-V4 as released */
+    {PM_MODE_FP8, PM_FORMAT_MXFP4, PM_I8, "scale", PM_F8_E8M0, false, false}, /* its experts: two values in a byte */
 };
+
+/* Whether a checkpoint of `mode` may store a weight of `dtype` so, with the scales that lie beside it. */
+static bool matches(const pm_loader *loader, const struct packing *p, pm_mode mode, pm_dtype dtype, const char *module)
+{
+    char name[NAME_MAX_LEN];
+    snprintf(name, sizeof(name), "%s.%s", module, p->scales);
+    bool last = p + 1 == packings + PM_COUNT(packings) || p[1].mode != mode || p[1].weight != dtype;
+    return p->mode == mode && p->weight == dtype && (last || pm_loader_peek(loader, name));
+}
 
 static pm_scale_type scale_type(const struct packing *p, pm_dtype dtype)
 {
     if (p->format == PM_FORMAT_NVFP4)
         return PM_SCALE_E4M3;
-    return dtype == PM_U8    ? PM_SCALE_E8M0
-           : dtype == PM_F32 ? PM_SCALE_F32
-           : dtype == PM_F16 ? PM_SCALE_F16
-                             : PM_SCALE_BF16;
+    if (p->format == PM_FORMAT_FP8)
+        return PM_SCALE_F32;
+    return dtype == PM_U8        ? PM_SCALE_E8M0
+           : dtype == PM_F8_E8M0 ? PM_SCALE_E8M0
+           : dtype == PM_F32     ? PM_SCALE_F32
+           : dtype == PM_F16     ? PM_SCALE_F16
+                                 : PM_SCALE_BF16;
+}
+
+/* Two values of 4 bits in a byte are only known of experts of which the config says so. */
+static int check_fp4(const pm_loader *loader, const pm_stored *t, pm_error *err)
+{
+    const json_t *dtype = pm_config_get(loader->config, "expert_dtype");
+    if (!dtype)
+        dtype = pm_config_get(loader->config, "quantization_config.expert_dtype");
+    if (json_is_string(dtype) && strcmp(json_string_value(dtype), "fp4") == 0)
+        return PM_OK;
+    return fail_tensor(loader, t, err, "is packed (I8), but the config's expert_dtype is not fp4");
+}
+
+/* Scales of one byte, powers of two, as floats. */
+static int widen_scales(pm_loader *loader, matrix *m, pm_error *err)
+{
+    const unsigned char *codes = m->scales->data;
+    float *wide = pm_arena_alloc(loader->arena, m->scales->bytes ? m->scales->bytes : 1, sizeof(*wide));
+    if (!wide)
+        return pm_fail_memory(err);
+    for (size_t i = 0; i < m->scales->bytes; i++) {
+        if (codes[i] == 255)
+            return fail_tensor(loader, m->scales, err, "holds a scale that is not a number");
+        wide[i] = ldexpf(1.0f, codes[i] - 127);
+    }
+    m->scale_data = wide;
+    return PM_OK;
 }
 
 /* The parts beside a packed weight, by what the config says of the module. */
@@ -373,19 +415,26 @@ static int take_packed(pm_loader *loader, const char *module, matrix *m, pm_erro
     int status = find_quant(loader, stored, module, &quant, err);
     if (status != PM_OK)
         return status;
-    while (p < end && !(p->mode == quant.mode && p->weight == t->dtype))
+    while (p < end && !matches(loader, p, quant.mode, t->dtype, module))
         p++;
     if (p == end)
         return pm_fail(err, PM_ERR_FORMAT, "%s: tensor %s is packed (%s), but the config's quantization says %s",
                        pm_checkpoint_file(loader->checkpoint, t), t->name, pm_dtype_name(t->dtype),
                        quant.mode == PM_MODE_NONE ? "that it is not quantised" : "that it is stored otherwise");
+    if (t->dtype == PM_I8) {
+        quant = (pm_quant){.mode = PM_MODE_MXFP4, .bits = 4, .group_size = 32};
+        status = check_fp4(loader, t, err);
+        if (status != PM_OK)
+            return status;
+    }
     m->scales = take(loader, module, p->scales);
     m->biases = p->biases ? take(loader, module, "biases") : NULL;
     m->globals = p->global ? take(loader, module, "global_scale") : NULL;
     if (!m->scales || (p->biases && !m->biases))
         return fail_tensor(loader, t, err, m->scales ? "has scales but no biases" : "is packed but has no scales");
     pm_dtype scale = m->scales->dtype;
-    if (p->scale == PM_DTYPES ? !is_float(scale) : scale != p->scale)
+    bool powers = p->format == PM_FORMAT_FP8 && scale == PM_F8_E8M0;
+    if (p->scale == PM_DTYPES ? !is_float(scale) : scale != p->scale && !powers)
         return pm_fail(err, PM_ERR_FORMAT, "%s: tensor %s has dtype %s, which its mode does not use",
                        pm_checkpoint_file(loader->checkpoint, m->scales), m->scales->name, pm_dtype_name(scale));
     if (m->biases && m->biases->dtype != scale)
@@ -400,7 +449,8 @@ static int take_packed(pm_loader *loader, const char *module, matrix *m, pm_erro
     m->like.bits = quant.bits;
     m->like.group = quant.group_size;
     memcpy(m->like.block, quant.block, sizeof(quant.block));
-    return PM_OK;
+    m->scale_data = m->scales->data;
+    return powers ? widen_scales(loader, m, err) : PM_OK;
 }
 
 /* Takes the weight of a module and what lies beside it, and settles the format. */
@@ -413,7 +463,7 @@ static int take_matrix(pm_loader *loader, const char *module, int cols, matrix *
     if (!out->weight)
         return fail_absent(loader, module, err);
     const pm_stored *t = out->weight;
-    if (t->dtype == PM_U32 || t->dtype == PM_F8_E4M3)
+    if (t->dtype == PM_U32 || t->dtype == PM_F8_E4M3 || t->dtype == PM_I8)
         return take_packed(loader, module, out, err);
     if (!is_float(t->dtype))
         return pm_fail(err, PM_ERR_UNSUPPORTED, "%s: tensor %s has dtype %s, which is not supported for a matrix",
@@ -434,6 +484,8 @@ static int check_matrix(const pm_loader *loader, const matrix *m, int experts, i
     int rank = experts > 0 ? 3 : 2, skip = 3 - rank;
     bool words = m->weight->dtype == PM_U32, fp8 = w->format == PM_FORMAT_FP8;
     int64_t shape[3] = {experts, rows, words ? (int64_t)w->in * w->bits / 32 : w->in};
+    if (m->weight->dtype == PM_I8)
+        shape[2] = (int64_t)w->in * w->bits / 8;
     int64_t have = m->weight->rank > 0 ? m->weight->shape[m->weight->rank - 1] : 0;
     if (words && have != shape[2])
         return pm_fail(err, PM_ERR_FORMAT, "%s: tensor %s has %lld words per row, but %d columns of %d bits need %lld",
@@ -469,7 +521,7 @@ static int make_weight(pm_loader *loader, const matrix *m, int index, int rows, 
         row = index * blocks(rows, w->block[0]) + first / w->block[0];
     }
     if (m->scales)
-        w->scales = (const char *)m->scales->data + (size_t)row * pm_weight_scale_bytes(w);
+        w->scales = (const char *)m->scale_data + (size_t)row * pm_weight_scale_bytes(w);
     if (m->biases)
         w->biases = (const char *)m->biases->data + (size_t)row * pm_weight_scale_bytes(w);
     if (m->globals)
