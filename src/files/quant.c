@@ -75,7 +75,7 @@ static int read_settings(const json_t *object, const place *at, pm_quant *out, p
     return status;
 }
 
-/* Hugging Face's fp8: e4m3 weights with one scale for each block of weight_block_size. */
+/* Hugging Face's fp8: e4m3 weights with one scale for each block of weight_block_size, or without it for each matrix. */
 static int read_fp8(const json_t *object, const place *at, pm_quant *out, pm_error *err)
 {
     const json_t *size = json_object_get(object, "weight_block_size");
@@ -83,7 +83,7 @@ static int read_fp8(const json_t *object, const place *at, pm_quant *out, pm_err
     pm_quant quant = {.mode = PM_MODE_FP8, .bits = 8};
     if (fmt && strcmp(fmt, "e4m3") != 0)
         return fail_setting(at, PM_ERR_UNSUPPORTED, "fmt", "is not e4m3", err);
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; size && !json_is_null(size) && i < 2; i++) {
         const json_t *item = json_array_get(size, i);
         if (json_array_size(size) != 2 || !json_is_integer(item) || json_integer_value(item) < 1 ||
             json_integer_value(item) > 1 << 20)

@@ -1,5 +1,6 @@
 #include "model/weights.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -449,6 +450,10 @@ static int take_packed(pm_loader *loader, const char *module, matrix *m, pm_erro
     m->like.bits = quant.bits;
     m->like.group = quant.group_size;
     memcpy(m->like.block, quant.block, sizeof(quant.block));
+    if (p->format == PM_FORMAT_FP8 && !quant.block[0]) { /* one scale for the whole matrix */
+        m->like.block[0] = INT_MAX;
+        m->like.block[1] = m->like.in;
+    }
     m->scale_data = m->scales->data;
     return powers ? widen_scales(loader, m, err) : PM_OK;
 }
@@ -496,6 +501,11 @@ static int check_matrix(const pm_loader *loader, const matrix *m, int experts, i
         return status;
     shape[1] = fp8 ? blocks(rows, w->block[0]) : rows;
     shape[2] = fp8 ? blocks(w->in, w->block[1]) : w->in / w->group;
+    if (fp8 && w->block[0] == INT_MAX && m->scales->rank <= 1) {
+        if (m->scales->rank == 0 && !experts)
+            return PM_OK;
+        return check_shape(loader, m->scales, 1, (int64_t[]){experts ? experts : 1}, err);
+    }
     status = check_shape(loader, m->scales, rank, shape + skip, err);
     if (status == PM_OK && m->biases)
         status = check_shape(loader, m->biases, rank, shape + skip, err);

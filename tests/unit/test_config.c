@@ -521,8 +521,6 @@ static void test_quant_bad(void **state)
          PM_ERR_UNSUPPORTED, "quantization", "quantize_input"},
         {"{\"quantization_config\":{\"quant_method\":\"awq\",\"bits\":4}}", PM_ERR_UNSUPPORTED, "quantization_config",
          "'awq'"},
-        {"{\"quantization_config\":{\"quant_method\":\"fp8\"}}", PM_ERR_FORMAT, "quantization_config",
-         "weight_block_size"},
         {"{\"quantization_config\":{\"quant_method\":\"fp8\",\"weight_block_size\":[128,0]}}", PM_ERR_FORMAT,
          "quantization_config", "weight_block_size"},
         {"{\"quantization_config\":{\"quant_method\":\"fp8\",\"weight_block_size\":[128,128],\"fmt\":\"e5m2\"}}",

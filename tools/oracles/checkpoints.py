@@ -128,6 +128,42 @@ MAMBA = COMMON | {
     "time_step_min": 1e-9,
     "layer_norm_epsilon": 1e-5,
 }
+# Latents of 64 for keys and values, heads of 32 and 8 (rope) for queries, of 16 for values: every matrix has whole groups.
+LATENT = COMMON | {
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 32,
+    "kv_lora_rank": 64,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 32,
+    "n_shared_experts": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "norm_topk_prob": True,
+    "routed_scaling_factor": 1.7,
+    "first_k_dense_replace": 1,
+    "tie_word_embeddings": False,
+    "rope_parameters": rope(1e4),
+}
+INDEXED = LATENT | {"index_n_heads": 8, "index_head_dim": 32, "index_topk": 16}
+YARN_DEEPSEEK = {
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 8.0,
+    "original_max_position_embeddings": 64,
+    "beta_fast": 32,
+    "beta_slow": 1,
+    "mscale": 0.7,
+    "mscale_all_dim": 1.0,
+}
+ROUTER = ("e_score_correction_bias",)
 
 CHECKPOINTS = {
     "qwen3_5": Checkpoint(
@@ -486,6 +522,96 @@ CHECKPOINTS = {
             "tie_word_embeddings": True,
         },
         float32=("A_log",),
+    ),
+    "deepseek_v3": Checkpoint(
+        "DeepseekV3ForCausalLM",
+        LATENT
+        | {
+            "q_lora_rank": None,
+            "first_k_dense_replace": 0,
+            "n_shared_experts": 2,
+            "norm_topk_prob": False,
+            "attention_bias": True,
+            "rope_parameters": YARN_DEEPSEEK,
+        },
+        float32=ROUTER,
+        without={
+            "norm_topk_prob false": {"norm_topk_prob": True},
+            "mscale": {"rope_parameters": YARN_DEEPSEEK | {"mscale": 1.0}},
+            "mscale_all_dim": {"rope_parameters": YARN_DEEPSEEK | {"mscale_all_dim": 0.0}},
+        },
+        old={
+            "rope_parameters": REMOVED,
+            "rope_theta": 1e4,
+            "rope_scaling": {"type": "yarn", **{k: v for k, v in list(YARN_DEEPSEEK.items())[2:]}},
+        },
+    ),
+    "deepseek_v3-groups": Checkpoint(
+        "DeepseekV3ForCausalLM",
+        LATENT
+        | {"num_hidden_layers": 3, "n_group": 4, "topk_group": 2, "attention_bias": True, "rope_interleave": False},
+        float32=ROUTER,
+        without={
+            "n_group": {"n_group": 1, "topk_group": 1},
+            "rope_interleave false": {"rope_interleave": True},
+            "routed_scaling_factor": {"routed_scaling_factor": 1.0},
+        },
+    ),
+    "deepseek_v3-single": Checkpoint(
+        "DeepseekV3ForCausalLM",
+        LATENT
+        | {
+            "num_experts_per_tok": 1,
+            "norm_topk_prob": False,  # transformers would make the weight 1
+            "tie_word_embeddings": True,
+            "rope_parameters": YARN_DEEPSEEK | {"mscale": 1.0, "mscale_all_dim": 0.0},  # another mscale it would drop
+        },
+        float32=ROUTER,
+        without={"yarn": {"rope_parameters": rope(1e4)}},
+    ),
+    "deepseek_v32": Checkpoint(
+        "DeepseekV32ForCausalLM",
+        INDEXED
+        | {
+            "num_hidden_layers": 3,
+            "mlp_layer_types": ["sparse", "dense", "sparse"],
+            "n_group": 2,
+            "topk_group": 1,
+            "rope_parameters": YARN_DEEPSEEK | {"mscale": 1.0},
+        },
+        float32=ROUTER,
+        without={"index_topk": {"index_topk": 512}},
+    ),
+    "deepseek_v32-4": Checkpoint(
+        "DeepseekV32ForCausalLM",
+        INDEXED | {"index_topk": 4, "index_head_dim": 16, "attention_bias": True, "n_shared_experts": 2},
+        float32=ROUTER,
+        without={"index_topk": {"index_topk": 512}},
+        old={"rope_parameters": REMOVED, "rope_theta": 1e4, "rope_scaling": None, "mlp_layer_types": REMOVED},
+    ),
+    "glm_moe_dsa": Checkpoint(
+        "GlmMoeDsaForCausalLM",
+        INDEXED
+        | {
+            "num_hidden_layers": 5,
+            "index_n_heads": 16,
+            "index_topk": 8,
+            "indexer_types": ["full", "full", "shared", "shared", "full"],
+            "rms_norm_eps": 1e-2,
+        },
+        float32=ROUTER,
+        without={
+            "index_topk": {"index_topk": 512},
+            "rms_norm_eps": {"rms_norm_eps": 1e-6},
+        },
+        old={"indexer_types": REMOVED, "index_topk_freq": 3, "index_skip_topk_offset": 2},
+    ),
+    "glm_moe_dsa-full": Checkpoint(
+        "GlmMoeDsaForCausalLM",
+        INDEXED | {"num_hidden_layers": 3, "attention_bias": True},
+        float32=ROUTER,
+        without={"index_topk": {"index_topk": 512}},
+        old={"indexer_types": REMOVED, "index_topk_pattern": "FFF"},
     ),
     "mistral": Checkpoint(
         "MistralForCausalLM",

@@ -22,11 +22,17 @@ class Routes:
     def clear(self):
         self.nearest, self.used = float("inf"), {}
 
+    def near(self, scores, n):
+        """Takes note of how close the choice of the n best of each row is."""
+        if not len(scores):
+            return
+        ranked = -np.sort(-scores, axis=-1)
+        self.nearest = min(self.nearest, float((ranked[:, n - 1] - ranked[:, n]).min()))
+
     def see(self, layer, logits, top_k):
-        """Takes note of router logits, [tokens, experts]."""
+        """Takes note of router logits, or the scores that are chosen by, [tokens, experts]."""
+        self.near(logits, top_k)
         order = np.argsort(-logits, axis=-1, kind="stable")
-        ranked = np.take_along_axis(logits, order, -1)
-        self.nearest = min(self.nearest, float((ranked[:, top_k - 1] - ranked[:, top_k]).min()))
         self.used.setdefault(layer, set()).update(order[:, :top_k].flatten().tolist())
 
 

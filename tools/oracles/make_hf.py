@@ -44,6 +44,8 @@ def spread(name, shape, tied):
         return 0.0, 3 * fan_in if tied else 1.0
     if "lm_head" in name:
         return 0.0, 3 * fan_in
+    if name.endswith("kv_b_proj.weight"):
+        return 0.0, 1.8 * fan_in
     if name.endswith(("mlp.gate.weight", "feed_forward.gate.weight", "mixer.gate.weight")):
         return 0.0, 1.5 * fan_in
     if re.search(r"\.(o_proj|out_proj|down_proj|w2)", name):
@@ -120,6 +122,21 @@ def watch(model, routes):
             module.register_forward_hook(lambda router, given, out, path=path: see(path, router, given, out))
 
 
+def watch_indexers(model, routes):
+    """Tells `routes` about every choice of rows by a sparse index: the only choices in three dimensions. Where a product
+    is negative for all heads scores are equal, and which row is taken is nobody's business."""
+    choose = torch.Tensor.topk
+
+    def see(scores, k, *more, **named):
+        if scores.dim() == 3 and k < scores.shape[-1]:
+            rows = scores.reshape(-1, scores.shape[-1])
+            routes.near(rows[(rows > -1e30).sum(-1) > k].numpy(), k)
+        return choose(scores, k, *more, **named)
+
+    if hasattr(model.config, "index_topk"):
+        torch.Tensor.topk = see
+
+
 def logits(model, ids):
     return model(torch.tensor([ids]), use_cache=False).logits[0].float().numpy()
 
@@ -168,6 +185,7 @@ def oracle(name, folder):
     routes, tensors, report = Routes(), {}, {}
     model = load(folder)
     watch(model, routes)
+    watch_indexers(model, routes)
     for label, length in PROMPTS.items():
         prompt, ids, margins, draws = draw(name, label, lambda ids: logits(model, ids), routes)
         rows = logits(model, prompt)

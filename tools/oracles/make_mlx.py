@@ -55,6 +55,25 @@ CHECKPOINTS = {
     ),
     "qwen3_moe-nvfp4": Quantised("qwen3_moe", "nvfp4"),
     "llama-mxfp8": Quantised("llama-llama3", "mxfp8"),
+    "glm_moe_dsa-3_4_6bit": Quantised(
+        "glm_moe_dsa-full",
+        bits=4,
+        group=32,
+        table=(
+            ("embed_q", 1, 6, 32),
+            ("embed_q", 2, 3, 32),
+            ("unembed_out", 0, 6, 64),
+            ("unembed_out", 2, 3, 32),
+            ("kv_a_proj_with_mqa", None, 6, 64),
+            ("q_b_proj", 1, 0, 0),
+            ("wq_b", None, 3, 32),
+            ("weights_proj", 0, 0, 0),
+            ("down_proj", 1, 6, 32),
+            ("down_proj", 2, 3, 32),
+            ("gate_proj", None, 3, 64),
+            ("embed_tokens", None, 6, 64),
+        ),
+    ),
     "llama-2_5_8bit": Quantised(
         "llama-llama3",
         bits=8,
@@ -114,9 +133,20 @@ class Watched:
         return logits
 
 
+class WatchedScores(Watched):
+    """The same for a router that chooses by itself, by scores with a bias."""
+
+    def __call__(self, x):
+        scores = mx.sigmoid((x @ self.gate.weight.T).astype(mx.float32)) + self.gate.e_score_correction_bias
+        self.routes.see(self.layer, np.array(scores).reshape(-1, scores.shape[-1]), self.top_k)
+        return self.gate(x)
+
+
 def watch(model, routes):
     for index, layer in enumerate(model.layers):
-        if hasattr(layer.mlp, "gate"):
+        if hasattr(layer.mlp, "gate") and hasattr(layer.mlp.gate, "e_score_correction_bias"):
+            layer.mlp.gate = WatchedScores(layer.mlp.gate, layer.mlp.gate.top_k, index, routes)
+        elif hasattr(layer.mlp, "gate"):
             layer.mlp.gate = Watched(layer.mlp.gate, layer.mlp.top_k, index, routes)
 
 

@@ -16,8 +16,10 @@ def respell(config):
         if [t == "full_attention" for t in types] != [(i + 1) % interval == 0 for i in range(len(types))]:
             raise ValueError("mlx-lm has full attention at regular intervals only")
         text["full_attention_interval"] = interval
-    if text is not config:
-        return  # the families with a text_config read rope_parameters
+    if config["model_type"] == "glm_moe_dsa":  # mlx-lm wants what published files have and transformers does not write
+        config |= {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "moe_layer_freq": 1}
+    if text is not config or config["model_type"] == "glm_moe_dsa":
+        return  # these read rope_parameters
     rope = config.pop("rope_parameters")
     config["rope_theta"] = rope.pop("rope_theta")
     if "partial_rotary_factor" in rope:

@@ -1,0 +1,421 @@
+/* Checkpoints of the DeepSeek line in every layout that they come in: the same logits, and what is refused. */
+#include "backend/cpu/math.h"
+#include "edit.h"
+#include "oracle.h"
+#include "polymath.h"
+
+#include <math.h>
+
+#define TINY SOURCE_DIR "/tests/oracles/glm_moe_dsa" /* five layers, of which 2 and 3 share an index */
+
+enum { LAYERS = 5, HEADS = 4, NOPE = 32, VALUE = 16, KV_LORA = 64, PER = NOPE + VALUE, TOKENS = 67, EXPERTS = 8 };
+
+/* ---- logits ---- */
+
+static float *logits_of(const char *dir, int *vocab)
+{
+    pm_engine *engine;
+    pm_session *session;
+    pm_error err = {0};
+    pm_info info;
+    int64_t shape[2];
+    pm_checkpoint *oracle = oracle_open(TINY, "oracle.safetensors");
+    pm_token *ids = oracle_read(oracle, "long", "input_ids", PM_I32, shape);
+    pm_checkpoint_close(oracle);
+    if (pm_engine_open(&engine, dir, &(pm_engine_options){.kv_type = PM_KV_F32, .threads = 1}, &err) != PM_OK)
+        fail_msg("%s", err.message);
+    pm_engine_info(engine, &info);
+    float *logits = malloc((size_t)shape[0] * (size_t)info.vocab * sizeof(*logits));
+    assert_non_null(logits);
+    assert_int_equal(pm_session_new(&session, engine, &err), PM_OK);
+    if (pm_step(engine, &(pm_work){session, ids, (size_t)shape[0], logits}, 1, &err) != PM_OK)
+        fail_msg("%s", err.message);
+    pm_session_free(session);
+    pm_engine_close(engine);
+    free(ids);
+    *vocab = info.vocab;
+    return logits;
+}
+
+/* Logits of the edited checkpoint against those of another; within `bound`, 0: the same bits. */
+static void compare(edit *a, const char *b, float bound)
+{
+    int vocab;
+    edit_write(a);
+    float *x = logits_of(a->dir, &vocab), *y = logits_of(b, &vocab);
+    for (int i = 0; i < TOKENS * vocab; i++)
+        if (bound > 0 ? !(fabsf(x[i] - y[i]) <= bound) : memcmp(&x[i], &y[i], sizeof(*x)) != 0)
+            fail_msg("logit %d after token %d is %.9g, and %.9g in the other layout", i % vocab, i / vocab,
+                     (double)x[i], (double)y[i]);
+    free(x);
+    free(y);
+}
+
+/* ---- tensors ---- */
+
+static const char *name_of(const char *format, int layer, int expert)
+{
+    static char name[160];
+    snprintf(name, sizeof(name), format, layer, expert);
+    return name;
+}
+
+static float value_of(const edit_tensor *t, size_t i)
+{
+    uint16_t half;
+    float value;
+    if (t->dtype == PM_F32) {
+        memcpy(&value, (const char *)t->data + 4 * i, 4);
+        return value;
+    }
+    assert_int_equal(t->dtype, PM_BF16);
+    memcpy(&half, (const char *)t->data + 2 * i, 2);
+    return pm_from_bf16(half);
+}
+
+/* Replaces a tensor's contents by f32 values, which it takes over. */
+static void become_f32(edit_tensor *t, float *values, size_t n)
+{
+    free(t->owned);
+    t->owned = values;
+    t->data = values;
+    t->dtype = PM_F32;
+    t->bytes = n * sizeof(*values);
+}
+
+static bool is_matrix(const edit_tensor *t)
+{
+    return t->rank == 2 && strstr(t->name, "model.layers.") && !strstr(t->name, "mlp.gate.");
+}
+
+/* ---- layouts ---- */
+
+/* embed_q and unembed_out as mlx-lm stores them. */
+static void split_stored(void **state)
+{
+    (void)state;
+    edit e;
+    edit_open(&e, TINY);
+    for (int layer = 0; layer < LAYERS; layer++) {
+        const edit_tensor *kv = edit_find(&e, name_of("model.layers.%d.self_attn.kv_b_proj.weight", layer, 0));
+        static float embed[HEADS][KV_LORA][NOPE], unembed[HEADS][VALUE][KV_LORA];
+        for (int h = 0; h < HEADS; h++)
+            for (int i = 0; i < PER; i++)
+                for (int k = 0; k < KV_LORA; k++) {
+                    float v = value_of(kv, (size_t)((h * PER + i) * KV_LORA + k));
+                    *(i < NOPE ? &embed[h][k][i] : &unembed[h][i - NOPE][k]) = v;
+                }
+        edit_drop(&e, name_of("model.layers.%d.self_attn.kv_b_proj.weight", layer, 0));
+        edit_add(&e, name_of("model.layers.%d.self_attn.embed_q.weight", layer, 0), PM_F32, 3,
+                 (int64_t[]){HEADS, KV_LORA, NOPE}, embed);
+        edit_add(&e, name_of("model.layers.%d.self_attn.unembed_out.weight", layer, 0), PM_F32, 3,
+                 (int64_t[]){HEADS, VALUE, KV_LORA}, unembed);
+    }
+    compare(&e, TINY, 1e-3f); /* sums in another order */
+    edit_end(&e);
+}
+
+/* Experts stacked, and with gate and up fused. */
+static void stacked_experts(edit *e, bool fused)
+{
+    for (int layer = 1; layer < LAYERS; layer++) {
+        static const char *const parts[] = {"gate", "up", "down"};
+        uint16_t *stack[3];
+        size_t n = 0;
+        for (int p = 0; p < 3; p++) {
+            stack[p] = malloc(EXPERTS * 64 * 32 * sizeof(**stack));
+            assert_non_null(stack[p]);
+            for (int x = 0; x < EXPERTS; x++) {
+                char name[256];
+                snprintf(name, sizeof(name), "model.layers.%d.mlp.experts.%d.%s_proj.weight", layer, x, parts[p]);
+                const edit_tensor *t = edit_find(e, name);
+                n = t->bytes / sizeof(**stack);
+                assert_int_equal(n, 64 * 32);
+                memcpy(stack[p] + (size_t)x * n, t->data, t->bytes);
+                edit_drop(e, name);
+            }
+        }
+        for (int p = 0; p < 3 && !fused; p++) {
+            char name[256];
+            snprintf(name, sizeof(name), "model.layers.%d.mlp.switch_mlp.%s_proj.weight", layer, parts[p]);
+            edit_add(e, name, PM_BF16, 3, p < 2 ? (int64_t[]){EXPERTS, 32, 64} : (int64_t[]){EXPERTS, 64, 32},
+                     stack[p]);
+        }
+        if (fused) {
+            uint16_t *both = malloc(2 * EXPERTS * n * sizeof(*both));
+            assert_non_null(both);
+            for (size_t x = 0; x < EXPERTS; x++)
+                for (size_t p = 0; p < 2; p++)
+                    memcpy(both + (2 * x + p) * n, stack[p] + x * n, n * sizeof(*both));
+            edit_add(e, name_of("model.layers.%d.mlp.experts.gate_up_proj", layer, 0), PM_BF16, 3,
+                     (int64_t[]){EXPERTS, 64, 64}, both);
+            edit_add(e, name_of("model.layers.%d.mlp.experts.down_proj", layer, 0), PM_BF16, 3,
+                     (int64_t[]){EXPERTS, 64, 32}, stack[2]);
+            free(both);
+        }
+        for (int p = 0; p < 3; p++)
+            free(stack[p]);
+    }
+}
+
+static void experts_in_stacks(void **state)
+{
+    (void)state;
+    for (int fused = 0; fused < 2; fused++) {
+        edit e;
+        edit_open(&e, TINY);
+        stacked_experts(&e, fused);
+        compare(&e, TINY, 0);
+        edit_end(&e);
+    }
+}
+
+/* Layers that predict further tokens, as many as the config counts, and old checkpoints' frequencies are left out. */
+static void left_out(void **state)
+{
+    (void)state;
+    edit e;
+    float freq[4] = {1, 0.1f, 0.01f, 0.001f};
+    edit_open(&e, TINY);
+    edit_add(&e, "model.layers.5.eh_proj.weight", PM_BF16, 2, (int64_t[]){64, 128}, NULL);
+    edit_add(&e, "model.layers.5.self_attn.q_a_proj.weight", PM_BF16, 2, (int64_t[]){1, 1}, NULL);
+    edit_add(&e, "model.layers.6.enorm.weight", PM_BF16, 1, (int64_t[]){64}, NULL);
+    for (int layer = 0; layer < LAYERS; layer++)
+        edit_add(&e, name_of("model.layers.%d.self_attn.rotary_emb.inv_freq", layer, 0), PM_F32, 1, (int64_t[]){4},
+                 freq);
+    json_object_set_new(e.config, "num_nextn_predict_layers", json_integer(2));
+    compare(&e, TINY, 0);
+    edit_end(&e);
+}
+
+/* ---- quantised ---- */
+
+/* Packs the matrix with `bits` in groups of 64, as MLX does but with scales in f32, and puts it in the place of the
+ * weight; `plain` receives what the packed integers stand for. */
+static void pack(edit *e, edit *plain, const char *module, int bits)
+{
+    enum { GROUP = 64 };
+    char name[256], scales_name[256], biases_name[256];
+    snprintf(name, sizeof(name), "%s.weight", module);
+    snprintf(scales_name, sizeof(scales_name), "%s.scales", module);
+    snprintf(biases_name, sizeof(biases_name), "%s.biases", module);
+    edit_tensor *t = edit_find(e, name);
+    int64_t rows = t->shape[0], cols = t->shape[1];
+    size_t n = (size_t)(rows * cols), words = n * (size_t)bits / 32;
+    uint32_t *packed = calloc(words, sizeof(*packed));
+    float *scales = malloc(n / GROUP * sizeof(*scales)), *biases = malloc(n / GROUP * sizeof(*biases));
+    float *values = malloc(n * sizeof(*values));
+    assert_true(packed && scales && biases && values);
+    for (size_t g = 0; g < n / GROUP; g++) {
+        float low = INFINITY, high = -INFINITY;
+        for (size_t i = g * GROUP; i < (g + 1) * GROUP; i++) {
+            low = fminf(low, value_of(t, i));
+            high = fmaxf(high, value_of(t, i));
+        }
+        scales[g] = (high - low) / (float)((1 << bits) - 1);
+        biases[g] = low;
+        for (size_t i = g * GROUP; i < (g + 1) * GROUP; i++) {
+            uint64_t q = (uint64_t)lrintf((value_of(t, i) - low) / scales[g]);
+            size_t bit = i * (size_t)bits; /* rows are whole words */
+            uint64_t shifted = q << (bit % 32);
+            packed[bit / 32] |= (uint32_t)shifted;
+            if (shifted >> 32)
+                packed[bit / 32 + 1] |= (uint32_t)(shifted >> 32);
+            values[i] = fmaf((float)q, scales[g], biases[g]);
+        }
+    }
+    become_f32(edit_find(plain, name), values, n);
+    edit_drop(e, name);
+    edit_add(e, name, PM_U32, 2, (int64_t[]){rows, cols * bits / 32}, packed);
+    edit_add(e, scales_name, PM_F32, 2, (int64_t[]){rows, cols / GROUP}, scales);
+    edit_add(e, biases_name, PM_F32, 2, (int64_t[]){rows, cols / GROUP}, biases);
+    free(packed);
+    free(scales);
+    free(biases);
+}
+
+/* kv_b_proj alone is quantised, with 4 bits and, by an override of its own, 6 on odd layers (cases.md, G2): the logits
+ * of the dequantised model. */
+static void quantised_kv_b(void **state)
+{
+    (void)state;
+    edit e, plain;
+    edit_open(&e, TINY);
+    edit_open(&plain, TINY);
+    json_t *table = json_pack("{s:i, s:i}", "group_size", 64, "bits", 4);
+    for (int layer = 0; layer < LAYERS; layer++) {
+        char module[200];
+        snprintf(module, sizeof(module), "model.layers.%d.self_attn.kv_b_proj", layer);
+        if (layer % 2)
+            json_object_set_new(table, module, json_pack("{s:i, s:i}", "group_size", 64, "bits", 6));
+        pack(&e, &plain, module, layer % 2 ? 6 : 4);
+    }
+    json_object_set_new(e.config, "quantization", table);
+    edit_write(&plain);
+    compare(&e, plain.dir, 2e-3f); /* outputs are rounded to 16 bits before the second half */
+    edit_end(&e);
+    edit_end(&plain);
+}
+
+/* The e4m3 number nearest to x. */
+static uint8_t to_e4m3(float x)
+{
+    uint8_t best = 0;
+    float nearest = INFINITY;
+    for (int code = 0; code < 256; code++) {
+        float off = fabsf(256 * pm_from_e4m3_256th((uint8_t)code) - x);
+        if (off < nearest) {
+            nearest = off;
+            best = (uint8_t)code;
+        }
+    }
+    return best;
+}
+
+/* Replaces a matrix by e4m3 with one scale per block of rows x cols, 0: for the whole of it. */
+static void to_fp8(edit *e, edit *plain, const char *name, int block_rows, int block_cols)
+{
+    edit_tensor *t = edit_find(e, name);
+    char scale_name[300], kept[256];
+    snprintf(kept, sizeof(kept), "%s", name);
+    int64_t rows = t->shape[0], cols = t->shape[1];
+    int64_t high = block_rows ? (rows + block_rows - 1) / block_rows : 1;
+    int64_t wide = block_rows ? (cols + block_cols - 1) / block_cols : 1;
+    uint8_t *codes = malloc((size_t)(rows * cols));
+    float *scales = malloc((size_t)(high * wide) * sizeof(*scales)),
+          *values = malloc((size_t)(rows * cols) * sizeof(*values));
+    assert_true(codes && scales && values);
+    for (int64_t i = 0; i < high * wide; i++)
+        scales[i] = 0.0007f * (float)(1 + i % 5);
+    for (int64_t i = 0; i < rows * cols; i++) {
+        float scale = block_rows ? scales[i / cols / block_rows * wide + i % cols / block_cols] : scales[0];
+        codes[i] = to_e4m3(value_of(t, (size_t)i) / scale);
+        values[i] = pm_from_e4m3_256th(codes[i]) * (256 * scale);
+    }
+    become_f32(edit_find(plain, name), values, (size_t)(rows * cols));
+    snprintf(scale_name, sizeof(scale_name), "%s_scale_inv", kept);
+    edit_drop(e, kept);
+    edit_add(e, kept, PM_F8_E4M3, 2, (int64_t[]){rows, cols}, codes);
+    edit_add(e, scale_name, PM_F32, block_rows ? 2 : 0, (int64_t[]){high, wide}, scales);
+    free(codes);
+    free(scales);
+}
+
+/* Every matrix of the layers in fp8: the bits of the dequantised model. Blocks are partial at the ends, and heads of
+ * kv_b_proj begin inside them; the last round has one scale for each matrix (cases.md, G4). */
+static void fp8_blocks(void **state)
+{
+    (void)state;
+    static const int blocks[][2] = {{32, 32}, {128, 128}, {20, 24}, {0, 0}};
+    for (size_t b = 0; b < PM_COUNT(blocks); b++) {
+        edit e, plain;
+        edit_open(&e, TINY);
+        edit_open(&plain, TINY);
+        for (size_t i = 0; i < plain.n; i++)
+            if (is_matrix(&plain.tensors[i])) {
+                char name[256];
+                snprintf(name, sizeof(name), "%s", plain.tensors[i].name);
+                to_fp8(&e, &plain, name, blocks[b][0], blocks[b][1]);
+            }
+        json_t *quant = json_pack("{s:s, s:s}", "quant_method", "fp8", "fmt", "e4m3");
+        if (blocks[b][0])
+            json_object_set_new(quant, "weight_block_size", json_pack("[i, i]", blocks[b][0], blocks[b][1]));
+        json_object_set_new(e.config, "quantization_config", quant);
+        edit_write(&plain);
+        compare(&e, plain.dir, 0);
+        edit_end(&e);
+        edit_end(&plain);
+    }
+}
+
+/* ---- refused ---- */
+
+static void drop_router_bias(edit *e)
+{
+    edit_drop(e, "model.layers.2.mlp.gate.e_score_correction_bias");
+}
+
+static void long_router_bias(edit *e)
+{
+    edit_drop(e, "model.layers.2.mlp.gate.e_score_correction_bias");
+    edit_add(e, "model.layers.2.mlp.gate.e_score_correction_bias", PM_F32, 2, (int64_t[]){1, EXPERTS}, NULL);
+}
+
+static void drop_index_bias(edit *e)
+{
+    edit_drop(e, "model.layers.1.self_attn.indexer.k_norm.bias");
+}
+
+static void index_where_shared(edit *e)
+{
+    edit_add(e, "model.layers.2.self_attn.indexer.wk.weight", PM_BF16, 2, (int64_t[]){32, 64}, NULL);
+}
+
+static void uncounted_layer(edit *e)
+{
+    edit_add(e, "model.layers.6.eh_proj.weight", PM_BF16, 2, (int64_t[]){64, 128}, NULL);
+    json_object_set_new(e->config, "num_nextn_predict_layers", json_integer(1));
+}
+
+static void orphan_kv_b_scales(edit *e)
+{
+    edit_add(e, "model.layers.0.self_attn.kv_b_proj.scales", PM_BF16, 2, (int64_t[]){HEADS * PER, 1}, NULL);
+}
+
+static void short_kv_b(edit *e)
+{
+    edit_drop(e, "model.layers.0.self_attn.kv_b_proj.weight");
+    edit_add(e, "model.layers.0.self_attn.kv_b_proj.weight", PM_BF16, 2, (int64_t[]){HEADS * PER - 1, KV_LORA}, NULL);
+}
+
+static void drop_kv_b(edit *e)
+{
+    edit_drop(e, "model.layers.3.self_attn.kv_b_proj.weight");
+}
+
+static void integer_frequencies(edit *e)
+{
+    edit_add(e, "model.layers.0.self_attn.rotary_emb.inv_freq", PM_I32, 1, (int64_t[]){4}, NULL);
+}
+
+static void refused(void **state)
+{
+    (void)state;
+    static const struct {
+        void (*change)(edit *e);
+        const char *message; /* a part of it */
+    } cases[] = {
+        {drop_router_bias, "tensor model.layers.2.mlp.gate.e_score_correction_bias is missing"},
+        {long_router_bias,
+         "model.layers.2.mlp.gate.e_score_correction_bias has shape [1, 8], but the config asks for [8]"},
+        {drop_index_bias, "tensor model.layers.1.self_attn.indexer.k_norm.bias is missing"},
+        {index_where_shared, "tensor model.layers.2.self_attn.indexer.wk.weight is not part of this model"},
+        {uncounted_layer, "tensor model.layers.6.eh_proj.weight is not part of this model"},
+        {orphan_kv_b_scales, "tensor model.layers.0.self_attn.kv_b_proj.scales belongs to no quantised weight"},
+        {short_kv_b,
+         "model.layers.0.self_attn.kv_b_proj.weight has shape [191, 64], but the config asks for [192, 64]"},
+        {drop_kv_b, "tensor model.layers.3.self_attn.embed_q is missing"},
+        {integer_frequencies, "model.layers.0.self_attn.rotary_emb.inv_freq is not of a float dtype"},
+    };
+    for (size_t i = 0; i < PM_COUNT(cases); i++) {
+        edit e;
+        pm_engine *engine;
+        pm_error err = {0};
+        edit_open(&e, TINY);
+        cases[i].change(&e);
+        edit_write(&e);
+        int status = pm_engine_open(&engine, e.dir, NULL, &err);
+        if (status != PM_ERR_FORMAT || !strstr(err.message, cases[i].message))
+            fail_msg("case %zu: status %d, \"%s\"; expected \"%s\"", i, status, err.message, cases[i].message);
+        edit_end(&e);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(split_stored),   cmocka_unit_test(experts_in_stacks), cmocka_unit_test(left_out),
+        cmocka_unit_test(quantised_kv_b), cmocka_unit_test(fp8_blocks),        cmocka_unit_test(refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
