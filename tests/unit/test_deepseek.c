@@ -44,7 +44,7 @@ static void compare(edit *a, const char *b, float bound)
     edit_write(a);
     float *x = logits_of(a->dir, &vocab), *y = logits_of(b, &vocab);
     for (int i = 0; i < TOKENS * vocab; i++)
-        if (bound > 0 ? !(fabsf(x[i] - y[i]) <= bound) : memcmp(&x[i], &y[i], sizeof(*x)) != 0)
+        if (bound > 0 ? !(fabsf(x[i] - y[i]) <= bound) : pm_bits(x[i]) != pm_bits(y[i]))
             fail_msg("logit %d after token %d is %.9g, and %.9g in the other layout", i % vocab, i / vocab,
                      (double)x[i], (double)y[i]);
     free(x);
@@ -276,8 +276,8 @@ static uint8_t to_e4m3(float x)
 static void to_fp8(edit *e, edit *plain, const char *name, int block_rows, int block_cols)
 {
     edit_tensor *t = edit_find(e, name);
-    char scale_name[300], kept[256];
-    snprintf(kept, sizeof(kept), "%s", name);
+    char scale_name[256], kept[240];
+    snprintf(kept, sizeof(kept), "%.200s", name);
     int64_t rows = t->shape[0], cols = t->shape[1];
     int64_t high = block_rows ? (rows + block_rows - 1) / block_rows : 1;
     int64_t wide = block_rows ? (cols + block_cols - 1) / block_cols : 1;
