@@ -67,6 +67,7 @@ static char *canonical(pm_loader *loader, const char *stored, bool *dropped)
     char name[NAME_MAX_LEN], next[NAME_MAX_LEN];
     const pm_rename *r = loader->layout->renames;
     snprintf(name, sizeof(name), "%s", stored);
+    *dropped = false;
     for (int round = 0; round < ROUNDS && r->from; round++) {
         for (r = loader->layout->renames; r->from && !respell(r->from, r->to ? r->to : "", name, next);)
             r++;
