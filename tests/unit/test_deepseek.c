@@ -1,6 +1,7 @@
 /* Checkpoints of the DeepSeek line in every layout that they come in: the same logits, and what is refused. */
 #include "backend/cpu/math.h"
 #include "edit.h"
+#include "model/family.h"
 #include "oracle.h"
 #include "polymath.h"
 
@@ -186,6 +187,79 @@ static void left_out(void **state)
     json_object_set_new(e.config, "num_nextn_predict_layers", json_integer(2));
     compare(&e, TINY, 0);
     edit_end(&e);
+}
+
+/* ---- config ---- */
+
+/* True when the logits of the oracle's checkpoint with `value` for the field (NULL: left out) are those without a
+ * change. */
+static bool same_with(const char *from, const char *field, json_t *value)
+{
+    int vocab;
+    edit e;
+    edit_open(&e, from);
+    json_object_del(e.config, field);
+    if (value)
+        json_object_set_new(e.config, field, value);
+    edit_write(&e);
+    float *x = logits_of(e.dir, &vocab), *y = logits_of(from, &vocab);
+    bool same = true;
+    for (int i = 0; i < TOKENS * vocab; i++)
+        same = same && pm_bits(x[i]) == pm_bits(y[i]);
+    free(x);
+    free(y);
+    edit_end(&e);
+    return same;
+}
+
+/* Elements of the index's heads turn in neighbouring pairs in GLM and in halves in V3.2, unless the config says
+ * otherwise (cases.md, C2); parity with transformers says that these are the right ones. */
+static void index_pairing(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *from;
+        bool interleaved;
+    } families[] = {{TINY, true}, {SOURCE_DIR "/tests/oracles/deepseek_v32", false}};
+    for (size_t i = 0; i < PM_COUNT(families); i++) {
+        assert_true(same_with(families[i].from, "indexer_rope_interleave", NULL));
+        assert_true(same_with(families[i].from, "indexer_rope_interleave", json_boolean(families[i].interleaved)));
+        assert_false(same_with(families[i].from, "indexer_rope_interleave", json_boolean(!families[i].interleaved)));
+    }
+}
+
+/* The softmax's scale is multiplied by (0.1 mscale_all_dim ln(factor) + 1)^2, sine and cosine by the quotient of what
+ * mscale and mscale_all_dim make (cases.md, B1). */
+static void yarn_scale(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *rope;
+        float of_rope, of_scores;
+    } cases[] = {
+        {"{'type': 'yarn', 'factor': 40, 'mscale_all_dim': 0.707, 'mscale': 0.707}", 1, 1.5896f},
+        {"{'type': 'yarn', 'factor': 40, 'mscale_all_dim': 1.0, 'mscale': 1.0}", 1, 1.8739f},
+        {"{'type': 'yarn', 'factor': 40, 'mscale_all_dim': 1.0}", 1, 1.8739f},
+        {"{'type': 'yarn', 'factor': 40, 'mscale': 0.707}", 1.2608f, 1}, /* as the authors' code, not dropped */
+        {"{'type': 'yarn', 'factor': 40}", 1.3689f, 1},
+        {"{'type': 'yarn', 'factor': 40, 'mscale': 0.5, 'mscale_all_dim': 1}", 0.8652f, 1.8739f},
+        {"{'type': 'default', 'mscale_all_dim': 1}", 5, 7},
+    };
+    for (size_t i = 0; i < PM_COUNT(cases); i++) {
+        char text[256];
+        json_error_t where;
+        snprintf(text, sizeof(text), "{'rope_scaling': %s}", cases[i].rope);
+        for (char *c = text; *c; c++)
+            *c = *c == '\'' ? '"' : *c;
+        json_t *root = json_loads(text, 0, &where);
+        assert_non_null(root);
+        pm_config config = {.path = (char[]){"config.json"}, .root = root, .text = root};
+        float of_rope = 5, of_scores = 7;
+        assert_int_equal(pm_rope_mscale(&config, &of_rope, &of_scores, NULL), PM_OK);
+        assert_float_equal(of_rope, cases[i].of_rope, 1e-3);
+        assert_float_equal(of_scores, cases[i].of_scores, 1e-3);
+        json_decref(root);
+    }
 }
 
 /* ---- quantised ---- */
@@ -414,8 +488,9 @@ static void refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(split_stored),   cmocka_unit_test(experts_in_stacks), cmocka_unit_test(left_out),
-        cmocka_unit_test(quantised_kv_b), cmocka_unit_test(fp8_blocks),        cmocka_unit_test(refused),
+        cmocka_unit_test(split_stored),  cmocka_unit_test(experts_in_stacks), cmocka_unit_test(left_out),
+        cmocka_unit_test(index_pairing), cmocka_unit_test(yarn_scale),        cmocka_unit_test(quantised_kv_b),
+        cmocka_unit_test(fp8_blocks),    cmocka_unit_test(refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
