@@ -165,6 +165,41 @@ YARN_DEEPSEEK = {
 }
 ROUTER = ("e_score_correction_bias",)
 
+# Heads of 32 of which the last 8 turn; few tokens to a compressed row, so that a prompt has many.
+WINDOW, HEAVY, SPARSE = "sliding_attention", "heavily_compressed_attention", "compressed_sparse_attention"
+V4_YARN = {"factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 8.0, "beta_slow": 1.0}
+V4 = COMMON | {
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "head_dim": 32,
+    "partial_rotary_factor": 0.25,
+    "q_lora_rank": 24,
+    "o_lora_rank": 8,
+    "o_groups": 2,
+    "sliding_window": 9,
+    "index_n_heads": 8,
+    "index_head_dim": 16,
+    "index_topk": 4,
+    "hc_mult": 2,
+    "hc_sinkhorn_iters": 3,
+    "moe_intermediate_size": 16,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "num_nextn_predict_layers": 0,
+    "tie_word_embeddings": False,
+}
+V4_FLOAT32 = ("sinks", "position_bias", "e_score_correction_bias", "fn", "base", "scale")
+
+
+def v4_layers(*types, hashed=0, heavy=16, sparse=4):
+    return {
+        "num_hidden_layers": len(types),
+        "layer_types": list(types),
+        "mlp_layer_types": ["hash_moe"] * hashed + ["moe"] * (len(types) - hashed),
+        "compress_rates": {SPARSE: sparse, HEAVY: heavy},
+    }
+
+
 CHECKPOINTS = {
     "qwen3_5": Checkpoint(
         "Qwen3_5ForConditionalGeneration",
@@ -624,5 +659,52 @@ CHECKPOINTS = {
             "rope_parameters": rope(1e6),
         },
         without={"sliding_window": {"sliding_window": None}},
+    ),
+    "deepseek_v4-window": Checkpoint(
+        "DeepseekV4ForCausalLM",
+        V4 | v4_layers(WINDOW, WINDOW, hashed=1) | {"swiglu_limit": 0.5, "routed_scaling_factor": 2.5},
+        float32=V4_FLOAT32,
+        without={
+            "sliding_window": {"sliding_window": 512},
+            "swiglu_limit": {"swiglu_limit": 10.0},
+            "hc_sinkhorn_iters": {"hc_sinkhorn_iters": 1},
+            "routed_scaling_factor": {"routed_scaling_factor": 1.5},
+        },
+    ),
+    "deepseek_v4-heavy": Checkpoint(
+        "DeepseekV4ForCausalLM",
+        V4 | v4_layers(HEAVY, HEAVY, heavy=7) | {"hc_mult": 4, "hc_sinkhorn_iters": 20, "compress_rope_theta": 300.0},
+        float32=V4_FLOAT32,
+        without={"compression": {"layer_types": [WINDOW, WINDOW]}},
+    ),
+    "deepseek_v4-sparse": Checkpoint(
+        "DeepseekV4ForCausalLM",
+        V4
+        | v4_layers(SPARSE, SPARSE, sparse=3)
+        | {"compress_rope_theta": 1000.0, "rope_parameters": {"rope_type": "yarn", **V4_YARN}, "o_groups": 4},
+        float32=V4_FLOAT32,
+        without={"index_topk": {"index_topk": 512}, "compression": {"layer_types": [WINDOW, WINDOW]}},
+    ),
+    "deepseek_v4": Checkpoint(
+        "DeepseekV4ForCausalLM",
+        V4
+        | v4_layers(WINDOW, HEAVY, SPARSE, HEAVY, SPARSE, hashed=2, sparse=2)
+        | {"index_topk": 16, "compress_rope_theta": 1000.0, "rope_parameters": {"rope_type": "yarn", **V4_YARN}},
+        float32=V4_FLOAT32,
+        without={"index_topk": {"index_topk": 512}},
+        old={
+            "layer_types": REMOVED,
+            "compress_ratios": [0, 128, 4, 128, 4],
+            "compress_rates": REMOVED,
+            "compress_rate_hca": 16,
+            "compress_rate_csa": 2,
+            "mlp_layer_types": REMOVED,
+            "num_hash_layers": 2,
+            "partial_rotary_factor": REMOVED,
+            "qk_rope_head_dim": 8,
+            "rope_parameters": REMOVED,
+            "rope_theta": 10000.0,
+            "rope_scaling": {"type": "yarn", **V4_YARN},
+        },
     ),
 }

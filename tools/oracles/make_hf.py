@@ -36,6 +36,10 @@ def spread(name, shape, tied):
         return -1.0, 1.0
     if name.endswith("bias"):
         return 0.0, 0.3
+    if name.endswith(("sinks", "base")):
+        return 0.0, 1.0
+    if name.endswith("scale"):
+        return 1.0, 0.2
     if name.endswith(("q_norm.weight", "k_norm.weight")):
         return 1.3, 0.2
     if "norm" in name:
@@ -67,6 +71,10 @@ def fill(model, name, checkpoint, tied):
         else:
             value = torch.empty(parameter.shape).normal_(mean, deviation, generator=random)
         parameter.data = value if key.endswith(checkpoint.float32) else value.to(torch.bfloat16)
+    for key, table in model.named_buffers():
+        if key.endswith("tid2eid"):  # the experts of each token, all different
+            chances = torch.rand(len(table), model.config.num_local_experts, generator=generator(name, key))
+            table.copy_(chances.argsort(-1)[:, : table.shape[1]])
 
 
 def save_config(folder, checkpoint):
@@ -105,7 +113,9 @@ def watch(model, routes):
 
     def see(path, router, given, out):
         scores = out[0].float()
-        if type(router).__name__.startswith("Lfm2"):
+        if type(router).__name__.startswith("DeepseekV4"):
+            scores = torch.nn.functional.softplus(scores).sqrt() + router.e_score_correction_bias
+        elif type(router).__name__.startswith("Lfm2"):
             scores = scores.sigmoid() + (given[1] if router.use_expert_bias else 0)
         elif hasattr(router, "e_score_correction_bias"):
             scores = scores.sigmoid() + router.e_score_correction_bias
@@ -117,7 +127,20 @@ def watch(model, routes):
             scores = grouped.masked_fill(~kept.unsqueeze(-1), float("-inf")).flatten(1)
         routes.see(path, scores.numpy(), router.top_k)
 
+    def see_index(path, scores, ratio, top_k):
+        """Of the rows that a token sees; only tokens that see more than they attend to choose."""
+        seen = (torch.arange(scores.shape[0]) + 1) // ratio
+        hidden = torch.arange(scores.shape[1]) >= seen.unsqueeze(1)
+        if (seen > top_k).any():
+            routes.see(path, scores.masked_fill(hidden, float("-inf"))[seen > top_k].numpy(), top_k)
+
     for path, module in model.named_modules():
+        if type(module).__name__ == "DeepseekV4Indexer":
+            module.scorer.register_forward_hook(
+                lambda _, given, out, path=path, of=module: see_index(path, out[0], of.compress_rate, of.index_topk)
+                if out.shape[1] > 1
+                else None
+            )
         if type(module).__name__.lower().endswith("topkrouter"):
             module.register_forward_hook(lambda router, given, out, path=path: see(path, router, given, out))
 
