@@ -77,6 +77,7 @@ static void copy_present(pm_session *session, const pm_session *from)
         memcpy(session->logits, from->logits, (size_t)engine->vocab * sizeof(float));
     session->length = from->length;
     session->has_logits = from->has_logits;
+    session->turn = from->turn;
     session->n_snapshots = from->n_snapshots;
     for (int i = 0; i < from->n_snapshots; i++) {
         session->snapshots[i] = from->snapshots[i];
@@ -222,8 +223,9 @@ int pm_session_sync(pm_session *session, const pm_token *ids, size_t n, const pm
     if (prefix < session->length || (prefix == n && !session->has_logits))
         pm_session_rewind(session, prefix, prefix == n);
     size_t reused = session->length;
+    session->turn = (pm_turn){.mark = options ? options->mark : 0, .prompt = n};
     if (reused < n) {
-        session->task = (pm_task){.tokens = ids + reused, .n = n - reused, .mark = options ? options->mark : 0};
+        session->task = (pm_task){.tokens = ids + reused, .n = n - reused, .mark = session->turn.mark};
         status = pm_run_tasks(engine, &(pm_work){.session = session}, 1, options, n, err);
         session->task = (pm_task){0};
         if (status != PM_OK)

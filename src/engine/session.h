@@ -11,7 +11,7 @@
  * Rows can be cut anywhere, states cannot: a snapshot is a copy of all states at a position, with the logits after it.
  * A model without states needs none. A session keeps as many as fit PM_SNAPSHOT_BYTES, but at least PM_SNAPSHOTS_MIN
  * and at most PM_SNAPSHOTS_MAX; when one more is taken, one is dropped so that their spacing grows with the distance
- * from the end. Forks share them. */
+ * from the end. Those of the present turn stay however long its answer becomes. Forks share them. */
 enum { PM_SNAPSHOTS_MIN = 4, PM_SNAPSHOTS_MAX = 64, PM_SNAPSHOT_BYTES = 32 << 20 };
 
 typedef struct pm_snapshot {
@@ -21,9 +21,15 @@ typedef struct pm_snapshot {
     float *logits;     /* [vocab] */
 } pm_snapshot;
 
-/* Which of n >= 2 snapshots at ascending positions to drop: the one whose absence leaves the smallest gap in relation
- * to its distance from the end. Never the newest. */
-int pm_snapshot_victim(const size_t *positions, int n);
+/* The positions that a next prompt returns to: before the generation prompt (where a template that writes the last
+ * answer anew makes it differ) and after it. 0: none. */
+typedef struct pm_turn {
+    size_t mark, prompt;
+} pm_turn;
+
+/* Which of n >= PM_SNAPSHOTS_MIN snapshots at ascending positions to drop: the one whose absence leaves the smallest
+ * gap in relation to its distance from the end. Never the newest, nor those of the turn. */
+int pm_snapshot_victim(const size_t *positions, int n, pm_turn turn);
 
 /* How many snapshots a session of this engine keeps. */
 int pm_snapshot_limit(const pm_engine *engine);
@@ -60,6 +66,7 @@ struct pm_session {
     bool has_logits;
     pm_snapshot *snapshots[PM_SNAPSHOTS_MAX]; /* ascending positions, at most the length */
     int n_snapshots;
+    pm_turn turn;
     pm_task task;
     _Atomic int cancel;
 };

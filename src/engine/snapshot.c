@@ -3,13 +3,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-int pm_snapshot_victim(const size_t *positions, int n)
+int pm_snapshot_victim(const size_t *positions, int n, pm_turn turn)
 {
     int victim = 0;
     double smallest = 2;
     size_t end = positions[n - 1];
     for (int i = 0; i + 1 < n; i++) {
         size_t before = i ? positions[i - 1] : 0;
+        if (positions[i] == turn.mark || positions[i] == turn.prompt)
+            continue;
         double share = (double)(positions[i + 1] - before) / (double)(end - before);
         if (share < smallest) {
             smallest = share;
@@ -67,7 +69,7 @@ static pm_snapshot *evict(pm_session *session)
     size_t positions[PM_SNAPSHOTS_MAX] = {0};
     for (int i = 0; i < session->n_snapshots; i++)
         positions[i] = session->snapshots[i]->pos;
-    int victim = pm_snapshot_victim(positions, session->n_snapshots);
+    int victim = pm_snapshot_victim(positions, session->n_snapshots, session->turn);
     pm_snapshot *snapshot = session->snapshots[victim];
     session->n_snapshots--;
     memmove(&session->snapshots[victim], &session->snapshots[victim + 1],

@@ -167,8 +167,10 @@ static int accept(pm_engine *engine, const pm_work *work, int i, pm_error *err)
     if (status != PM_OK)
         return status;
     session->task = (pm_task){.tokens = work->tokens, .n = work->n, .logits = work->logits, .listed = true};
-    if (work->n > 1)
-        session->task.mark = session->length + work->n; /* the end of a prompt, or of a part of one */
+    if (work->n > 1) { /* the end of a prompt, or of a part of one: such as that before the generation prompt */
+        session->task.mark = session->length + work->n;
+        session->turn = (pm_turn){.mark = session->turn.prompt, .prompt = session->task.mark};
+    }
     return PM_OK;
 }
 

@@ -235,7 +235,7 @@ static int read_config(pm_model *model, pm_decoder *d, pm_error *err)
         status = pm_config_bool_or(config, "tie_word_embeddings", d->spec->tied, &d->tied, err);
     if (status == PM_OK && (d->kinds & PM_ATTENTION) && !d->spec->one_block)
         status = pm_rope_read(config, d->dims[PM_D_HEAD], d->spec->partial_rotary > 0 ? d->spec->partial_rotary : 1.0,
-                              &model->arena, &d->rope, err);
+                              d->spec->rope_theta, &model->arena, &d->rope, err);
     if (status == PM_OK && (d->kinds & PM_LATENT))
         status = pm_latent_config(model, d, err);
     if (status == PM_OK && (d->kinds & PM_MAMBA))

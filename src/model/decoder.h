@@ -112,6 +112,7 @@ typedef struct pm_decoder_spec {
     bool one_block;         /* layers of one block and one norm; ungated MLPs (squared ReLU); no rope */
     bool normalise_top_k;   /* where the config does not say */
     double partial_rotary;  /* the same; 0: all of a head turns */
+    double rope_theta;      /* the same; 0: 10,000 */
     bool tied;              /* the same */
     bool interleaved_index; /* the same: indexer_rope_interleave */
     const char *norm_eps;   /* another name of rms_norm_eps, or NULL */

@@ -79,7 +79,7 @@ int pm_latent_config(pm_model *model, pm_decoder *d, pm_error *err)
         status = pm_fail(err, PM_ERR_FORMAT, "%s: index_head_dim %d is less than qk_rope_head_dim %d", config->path,
                          d->dims[PM_D_INDEX_HEAD], d->rope_dim);
     if (status == PM_OK)
-        status = pm_rope_read(config, d->rope_dim, 1.0, &model->arena, &d->rope, err);
+        status = pm_rope_read(config, d->rope_dim, 1.0, d->spec->rope_theta, &model->arena, &d->rope, err);
     if (status == PM_OK)
         status = pm_rope_mscale(config, &d->rope.scale, &of_scores, err);
     if (status == PM_OK)

@@ -42,9 +42,10 @@ struct pm_model {
 const pm_family *pm_family_find(const pm_config *config, const char **model_type);
 
 /* Rotary frequencies over `dims` elements of a head from rope_theta and the scaling in rope_parameters or rope_scaling:
- * theta^(-2i / rotary), rotary = dims * partial_rotary_factor, which is `partial` where the config does not say.
- * inv_freq is in the arena. */
-int pm_rope_read(const pm_config *config, int dims, double partial, pm_arena *arena, pm_rope *out, pm_error *err);
+ * theta^(-2i / rotary), rotary = dims * partial_rotary_factor. Where the config does not say them the factor is
+ * `partial` and theta is `base`, or with base 0 the 10,000 that Llama 1 and 2 leave out. inv_freq is in the arena. */
+int pm_rope_read(const pm_config *config, int dims, double partial, double base, pm_arena *arena, pm_rope *out,
+                 pm_error *err);
 
 /* YaRN's mscale and mscale_all_dim as DeepSeek's own code reads them: *of_rope is what sine and cosine are multiplied
  * by (unchanged when the config has an attention_factor), *of_scores the softmax's scale; both unchanged without YaRN.

@@ -75,11 +75,9 @@ static int lfm2_moe_kind(const pm_model *model, int i, unsigned *kind, pm_error 
     return status;
 }
 
-/* Old configs say tie_embedding. The base of rope is other families' where the config does not say, so it has to. */
+/* Old configs say tie_embedding. */
 static int complete(const pm_model *model, pm_decoder *d, pm_error *err)
 {
-    if (!pm_config_get(model->config, "rope_parameters.rope_theta") && !pm_config_get(model->config, "rope_theta"))
-        return pm_fail(err, PM_ERR_FORMAT, "%s: rope_theta is missing", model->config->path);
     return pm_config_bool_or(model->config, "tie_embedding", d->tied, &d->tied, err);
 }
 
@@ -140,6 +138,7 @@ static const pm_decoder_spec lfm2_spec = {.renames = renames,
                                           .complete = lfm2_complete,
                                           .norm_eps = "norm_eps",
                                           .derived_head_dim = true,
+                                          .rope_theta = 1e6,
                                           .tied = true};
 static const pm_decoder_spec lfm2_moe_spec = {.renames = renames,
                                               .stacks = pm_expert_stacks,
@@ -147,6 +146,7 @@ static const pm_decoder_spec lfm2_moe_spec = {.renames = renames,
                                               .complete = lfm2_moe_complete,
                                               .norm_eps = "norm_eps",
                                               .derived_head_dim = true,
+                                              .rope_theta = 1e6,
                                               .tied = true,
                                               .normalise_top_k = true,
                                               .route = {.kind = PM_ROUTE_SIGMOID, .epsilon = 1e-6f}};

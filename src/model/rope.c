@@ -248,9 +248,10 @@ int pm_rope_read_at(const pm_config *config, const pm_rope_place *place, int rot
     return status ? status : make_rope(&source, arena, out, err);
 }
 
-int pm_rope_read(const pm_config *config, int dims, double partial, pm_arena *arena, pm_rope *out, pm_error *err)
+int pm_rope_read(const pm_config *config, int dims, double partial, double base, pm_arena *arena, pm_rope *out,
+                 pm_error *err)
 {
-    rope_source source = {.config = config, .place = &anywhere, .theta = 10000.0}; /* Llama 1 and 2 leave it out */
+    rope_source source = {.config = config, .place = &anywhere, .theta = base > 0 ? base : 10000.0};
     int status = check_flat(config, err);
     if (status == PM_OK)
         status = check_agreement(config, err);

@@ -81,3 +81,21 @@ def test_public_header_needs_only_the_c_library(source):
 )
 def test_the_rule_itself(path, target, allowed):
     assert (fault(path, target) is None) == allowed
+
+
+def test_no_family_in_engine(source):
+    """Sessions, snapshots, saved files and commands treat all families alike: none of their names is there."""
+    families = {
+        name
+        for file in (source / "src" / "model").glob("*.c")
+        for names in re.findall(r'\.(?:name|model_types) = "([^"]+)"', file.read_text())
+        for name in names.split()
+    }
+    assert {"lfm2", "nemotron_h", "qwen3_5_moe"} <= families
+    strings = re.compile(r"/\*.*?\*/|\"(?:[^\"\\]|\\.)*\"|\w+", re.DOTALL)
+    faults = []
+    for folder in ("engine", "cli", "server"):
+        for file in sorted((source / "src" / folder).glob("*.[ch]")):
+            words = set(re.findall(r"\w+", " ".join(t for t in strings.findall(file.read_text()) if t[:2] != "/*")))
+            faults += [f"{file.relative_to(source).as_posix()}: {name}" for name in sorted(words & families)]
+    assert not faults, "\n".join(faults)

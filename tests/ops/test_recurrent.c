@@ -289,8 +289,8 @@ static void invariance(void **state)
 {
     (void)state;
     uint64_t seed = 2;
-    enum { SEQUENCES = 4 };
-    static const int lengths[SEQUENCES] = {70, 1, 16, 33}, chunks[] = {70, 64, 33, 17, 7, 3, 2, 1};
+    enum { SEQUENCES = 6 };
+    static const int lengths[SEQUENCES] = {70, 1, 3, 9, 32, 33}, chunks[] = {70, 64, 33, 32, 31, 17, 7, 3, 2, 1};
     int n_settings = count_settings();
     for (size_t i = 0; i < PM_COUNT(problems); i++) {
         const problem *p = problems + i;
@@ -326,6 +326,65 @@ static void invariance(void **state)
         first->ops->free(first);
         free_parameters(&w);
     }
+}
+
+/* The first `length` tokens of `whole` in pieces that end at `cuts` (ascending, the last is the length), two sequences
+ * side by side: the bits of the whole ones. */
+static void check_cuts(pm_backend *backend, const problem *p, const parameters *w, const sequence *whole, int length,
+                       const int *cuts, int n_cuts)
+{
+    sequence pieces[2];
+    for (int s = 0; s < 2; s++) {
+        pieces[s] = whole[s];
+        pieces[s].length = length;
+        pieces[s].out = must_alloc((size_t)(length * inner(p)) * sizeof(float));
+        new_states(backend, p, &pieces[s]);
+    }
+    for (int i = 0, from = 0; i < n_cuts; from = cuts[i++])
+        step(backend, p, w, pieces, 2, from, cuts[i] - from);
+    for (int s = 0; s < 2; s++) {
+        char what[96];
+        snprintf(what, sizeof what, "problem %d, %d tokens, the first cut at %d", (int)(p - problems), length, cuts[0]);
+        assert_same_bits(what, pieces[s].out, whole[s].out, (size_t)(length * inner(p)));
+        for (int m = 0; m < 2 && length == whole[s].length; m++)
+            assert_same_bits(what, pieces[s].states[m]->data, whole[s].states[m]->data, (size_t)state_count(p, m));
+        free_states(backend, &pieces[s]);
+        free(pieces[s].out);
+    }
+}
+
+/* A border at every place of a prompt: at every residue of the kernel and of the 32 tokens between two passes over the
+ * state; and the places where scan chunks of 256 tokens went wrong elsewhere. */
+static void borders(void **state)
+{
+    enum { LENGTH = 99, LONG = 700 };
+    static const int far[] = {100, 255, 256, 257, 356, 512, LONG};
+    (void)state;
+    uint64_t seed = 5;
+    pm_backend *backend = cpu_backend(2, PM_SIMD_BEST);
+    for (size_t i = 0; i < PM_COUNT(problems); i++) {
+        const problem *p = problems + i;
+        bool farther = i == 2 || i == 6;
+        int length = farther ? LONG : LENGTH;
+        parameters w = new_parameters(p, &seed);
+        sequence whole[2];
+        for (int s = 0; s < 2; s++) {
+            whole[s] = new_sequence(p, length, &seed);
+            run(backend, p, &w, &whole[s], 1, length);
+        }
+        for (int cut = 1; cut < LENGTH; cut++)
+            check_cuts(backend, p, &w, whole, LENGTH, (int[]){cut, LENGTH}, 2);
+        for (size_t k = 0; farther && k + 1 < PM_COUNT(far); k++)
+            check_cuts(backend, p, &w, whole, LONG, (int[]){far[k], LONG}, 2);
+        if (farther)
+            check_cuts(backend, p, &w, whole, LONG, far, PM_COUNT(far));
+        for (int s = 0; s < 2; s++) {
+            free_states(backend, &whole[s]);
+            free_sequence(&whole[s]);
+        }
+        free_parameters(&w);
+    }
+    backend->ops->free(backend);
 }
 
 /* A prompt of n tokens and one more, for n around the kernel's length, on a copy of the states. */
@@ -423,8 +482,8 @@ static void norm_per_group(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(against_double), cmocka_unit_test(invariance),     cmocka_unit_test(short_prompts_and_replay),
-        cmocka_unit_test(time_steps),     cmocka_unit_test(norm_per_group),
+        cmocka_unit_test(against_double),           cmocka_unit_test(invariance), cmocka_unit_test(borders),
+        cmocka_unit_test(short_prompts_and_replay), cmocka_unit_test(time_steps), cmocka_unit_test(norm_per_group),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

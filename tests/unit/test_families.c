@@ -60,7 +60,6 @@ static const struct refusal {
     {"lfm2", "{\"conv_L_cache\": 1}", PM_ERR_UNSUPPORTED, {"conv_L_cache = 1", "not supported"}},
     {"lfm2", "{\"conv_L_cache\": 65}", PM_ERR_UNSUPPORTED, {"conv_L_cache", "64"}},
     {"lfm2", "{\"hidden_act\": \"gelu\"}", PM_ERR_UNSUPPORTED, {"family 'lfm2' with hidden_act = gelu", "silu"}},
-    {"lfm2", "{\"rope_parameters\": null}", PM_ERR_FORMAT, {"config.json", "rope_theta is missing"}},
     {"lfm2", "{\"use_pos_enc\": false}", PM_ERR_UNSUPPORTED, {"use_pos_enc = false", "true"}},
     {"lfm2", "{\"block_ffn_dim_multiplier\": -1}", PM_ERR_UNSUPPORTED, {"block_ffn_dim_multiplier", "config.json"}},
     {"lfm2", "{\"block_ff_dim\": 0}", PM_ERR_UNSUPPORTED, {"block_ff_dim", "config.json"}},

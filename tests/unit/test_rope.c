@@ -171,7 +171,7 @@ static void test_goldens(void **state)
             pm_arena arena = {0};
             pm_rope rope;
             pm_error err;
-            if (pm_rope_read(&config, g->dims, 1.0, &arena, &rope, &err) != PM_OK)
+            if (pm_rope_read(&config, g->dims, 1.0, 0, &arena, &rope, &err) != PM_OK)
                 fail_msg("%s, spelling %d: %s", g->name, how, err.message);
             if (rope.pairs != g->pairs || fabsf(rope.scale - g->scale) > 1e-6f * g->scale)
                 fail_msg("%s: %d pairs scaled by %g, expected %d by %g", g->name, rope.pairs, rope.scale, g->pairs,
@@ -185,29 +185,33 @@ static void test_goldens(void **state)
         }
 }
 
-/* What a config leaves out: theta is 10000, the part of a head that turns is the caller's; what it says wins. */
+/* What a config leaves out: theta is the caller's or 10000, the part of a head that turns is the caller's; what it says
+ * wins. */
 static void test_left_out(void **state)
 {
     (void)state;
     static const struct {
         const char *config;
-        double partial;
+        double partial, base;
         int pairs;
         double theta;
     } table[] = {
-        {"{}", 1.0, 32, 1e4},
-        {"{\"rope_scaling\": null}", 1.0, 32, 1e4},
-        {"{\"rope_parameters\": {\"rope_type\": \"default\"}}", 0.25, 8, 1e4},
-        {"{\"rope_theta\": 1e6}", 0.25, 8, 1e6},
-        {"{\"rope_parameters\": {\"rope_theta\": 1e6, \"partial_rotary_factor\": 0.5}}", 0.25, 16, 1e6},
-        {"{\"rope_theta\": 1e6, \"partial_rotary_factor\": 1.0}", 0.25, 32, 1e6},
+        {"{}", 1.0, 0, 32, 1e4},
+        {"{}", 1.0, 1e6, 32, 1e6},
+        {"{\"rope_scaling\": null}", 1.0, 0, 32, 1e4},
+        {"{\"rope_parameters\": {\"rope_type\": \"default\"}}", 0.25, 0, 8, 1e4},
+        {"{\"rope_parameters\": {\"rope_type\": \"default\"}}", 0.25, 5e5, 8, 5e5},
+        {"{\"rope_theta\": 1e6}", 0.25, 0, 8, 1e6},
+        {"{\"rope_theta\": 1e4}", 0.25, 1e6, 8, 1e4},
+        {"{\"rope_parameters\": {\"rope_theta\": 1e6, \"partial_rotary_factor\": 0.5}}", 0.25, 0, 16, 1e6},
+        {"{\"rope_theta\": 1e6, \"partial_rotary_factor\": 1.0}", 0.25, 0, 32, 1e6},
     };
     for (size_t i = 0; i < PM_COUNT(table); i++) {
         pm_config config = wrap(json_loads(table[i].config, 0, NULL));
         pm_arena arena = {0};
         pm_rope rope;
         pm_error err;
-        if (pm_rope_read(&config, 64, table[i].partial, &arena, &rope, &err) != PM_OK)
+        if (pm_rope_read(&config, 64, table[i].partial, table[i].base, &arena, &rope, &err) != PM_OK)
             fail_msg("%s: %s", table[i].config, err.message);
         if (rope.pairs != table[i].pairs)
             fail_msg("%s: %d pairs, expected %d", table[i].config, rope.pairs, table[i].pairs);
@@ -257,7 +261,7 @@ static void test_refusals(void **state)
         pm_arena arena = {0};
         pm_rope rope;
         pm_error err = {0};
-        int status = pm_rope_read(&config, 64, 1.0, &arena, &rope, &err);
+        int status = pm_rope_read(&config, 64, 1.0, 0, &arena, &rope, &err);
         if (status != (int)table[i].status || !strstr(err.message, table[i].word))
             fail_msg("%s: status %d, \"%s\"; expected %d with \"%s\"", table[i].config, status, err.message,
                      table[i].status, table[i].word);

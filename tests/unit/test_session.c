@@ -640,7 +640,7 @@ static void test_victims(void **state)
     for (size_t i = 1; i <= TAKEN; i++) {
         positions[n++] = i * 100;
         if (n > KEPT) {
-            int victim = pm_snapshot_victim(positions, n);
+            int victim = pm_snapshot_victim(positions, n, (pm_turn){0});
             assert_in_range(victim, 0, n - 2);
             memmove(&positions[victim], &positions[victim + 1], (size_t)(n - victim - 1) * sizeof(*positions));
             n--;
@@ -656,6 +656,60 @@ static void test_victims(void **state)
             fail_msg("going back %zu tokens replays %zu", d, target - from);
     }
     assert_int_equal(positions[n - 1], TAKEN * 100);
+}
+
+/* However long an answer is and however few snapshots fit, the next prompt finds those of the turn: before the
+ * generation prompt, where a template that writes the last answer anew goes back to, and after it. */
+static void test_turns(void **state)
+{
+    enum { QUESTION = 900, ANSWER = 4000 };
+    pm_state_spec large = {64 << 20};
+    pm_cache_spec cache = {1, 1, &rows_spec, &large};
+    pm_engine *engine = new_engine(true);
+    pm_token ids[CTX];
+    (void)state;
+    engine->cache = &cache; /* the toy's states are small whatever this says */
+    assert_int_equal(pm_snapshot_limit(engine), PM_SNAPSHOTS_MIN);
+    for (int rewrite = 0; rewrite < 3; rewrite++) { /* nothing, the answer, the generation prompt too */
+        pm_session *session = new_session(engine);
+        size_t n = 0, kept = 0;
+        random_ids(ids, CTX);
+        for (int turn = 0; turn < (rewrite ? 2 : 1); turn++) {
+            size_t mark = n + QUESTION, prompt = mark + 4, end = prompt + ANSWER;
+            sync_ok(session, ids, prompt, mark, kept);
+            for (size_t i = prompt; i < end; i++)
+                assert_int_equal(pm_step(engine, &(pm_work){.session = session, .tokens = ids + i, .n = 1}, 1, NULL),
+                                 PM_OK);
+            assert_session(session, ids, end);
+            assert_int_equal(session->n_snapshots, PM_SNAPSHOTS_MIN);
+            n = rewrite ? prompt + 20 : end;
+            kept = rewrite == 0 ? end : rewrite == 1 ? prompt : mark;
+            if (rewrite)
+                ids[kept] = (ids[kept] + 1) % VOCAB;
+        }
+        sync_ok(session, ids, n + 50, 0, kept);
+        pm_session_free(session);
+    }
+    free_engine(engine);
+}
+
+/* A prompt given in two steps marks the place between them. */
+static void test_turn_in_steps(void **state)
+{
+    pm_engine *engine = new_engine(true);
+    pm_session *session = new_session(engine);
+    pm_token ids[100];
+    (void)state;
+    random_ids(ids, 100);
+    pm_work work[] = {{.session = session, .tokens = ids, .n = 90}, {.session = session, .tokens = ids + 90, .n = 10}};
+    assert_int_equal(pm_step(engine, &work[0], 1, NULL), PM_OK);
+    assert_int_equal(pm_step(engine, &work[1], 1, NULL), PM_OK);
+    assert_int_equal(session->turn.mark, 90);
+    assert_int_equal(session->turn.prompt, 100);
+    ids[90] ^= 1;
+    sync_ok(session, ids, 100, 0, 90);
+    pm_session_free(session);
+    free_engine(engine);
 }
 
 static void test_snapshots_are_bounded(void **state)
@@ -753,6 +807,8 @@ int main(void)
         cmocka_unit_test(test_step_refusals),
         cmocka_unit_test(test_fork),
         cmocka_unit_test(test_victims),
+        cmocka_unit_test(test_turns),
+        cmocka_unit_test(test_turn_in_steps),
         cmocka_unit_test(test_snapshots_are_bounded),
         cmocka_unit_test(test_random_walk),
     };
