@@ -14,7 +14,14 @@ import tempfile
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parent.parent
-MODELS = [("Qwen3-30B-A3B", 6), ("Qwen3.5-35B-A3B", 8), ("Llama-3.2-1B", 16)]
+MODELS = [
+    ("Qwen3-30B-A3B", 6),
+    ("Qwen3.5-35B-A3B", 8),
+    ("Llama-3.2-1B", 16),
+    ("LFM2-1.2B", 16),
+    ("LFM2-8B-A1B", 8),
+    ("Nemotron-H-8B", 13),
+]
 FORMATS = ["4bit", "8bit", "bf16", "mxfp4", "2bit", "3bit", "5bit", "6bit", "mxfp8", "nvfp4", "fp8"]
 GOALS = {"4bit": 80, "8bit": 85, "bf16": 85, "mxfp4": 85, "2bit": 70, "3bit": 70, "5bit": 70, "6bit": 70}
 

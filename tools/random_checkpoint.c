@@ -360,16 +360,27 @@ static int parse(int argc, char **argv, arguments *a)
     return 0;
 }
 
-/* The config with fewer layers and with the quantisation that the files will have. */
+/* The first n layers of the fields that say what each layer is: lists, and Nemotron-H's pattern. */
+static void cut_layers(json_t *text, int n)
+{
+    static const char *const lists[] = {"layer_types", "layers_block_type", "mlp_layer_types", "indexer_types"};
+    for (size_t i = 0; i < PM_COUNT(lists); i++) {
+        json_t *list = json_object_get(text, lists[i]);
+        while (list && json_array_size(list) > (size_t)n)
+            json_array_remove(list, json_array_size(list) - 1);
+    }
+    json_t *pattern = json_object_get(text, "hybrid_override_pattern");
+    if (pattern && json_string_length(pattern) > (size_t)n)
+        json_object_set_new(text, "hybrid_override_pattern", json_stringn(json_string_value(pattern), (size_t)n));
+    json_object_set_new(text, "num_hidden_layers", json_integer(n));
+}
+
+/* The config with fewer layers. */
 static json_t *edit_config(const pm_config *config, const arguments *a)
 {
-    json_t *text = config->text == config->root ? config->root : json_object_get(config->root, "text_config");
-    json_t *types = json_object_get(text, "layer_types");
-    if (a->layers) {
-        json_object_set_new(text, "num_hidden_layers", json_integer(a->layers));
-        while (types && json_array_size(types) > (size_t)a->layers)
-            json_array_remove(types, json_array_size(types) - 1);
-    }
+    if (a->layers)
+        cut_layers(config->text == config->root ? config->root : json_object_get(config->root, "text_config"),
+                   a->layers);
     return config->root;
 }
 

@@ -112,7 +112,7 @@ static const int_field int_fields[] = {
     {"linear_num_value_heads", NULL, DIM(PM_D_VALUE_HEADS), 1 << 10, PM_DELTA, REQUIRED},
     {"linear_value_head_dim", NULL, DIM(PM_D_VALUE_DIM), 1 << 10, PM_DELTA, REQUIRED},
     {"conv_L_cache", NULL, DIM(PM_D_KERNEL), 64, PM_SHORT_CONV, REQUIRED},
-    {"intermediate_size", NULL, DIM(PM_D_MLP), MAX_WIDTH, PM_MLP, REQUIRED},
+    {"intermediate_size", "block_ff_dim", DIM(PM_D_MLP), MAX_WIDTH, PM_MLP, REQUIRED},
     {"num_experts", "num_local_experts|n_routed_experts", DIM(PM_D_EXPERTS), 1 << 16, PM_MOE, REQUIRED},
     {"num_experts_per_tok", NULL, TOP(route.top_k), 1 << 16, PM_MOE, REQUIRED},
     {"moe_intermediate_size", NULL, DIM(PM_D_MOE), MAX_WIDTH, PM_MOE, REQUIRED},

@@ -205,6 +205,7 @@ static const struct reading {
     {"lfm2", "{\"block_auto_adjust_ff_dim\": false}", {"model.layers.0.mlp.gate_proj", 60, 48}},
     {"lfm2", "{\"block_ffn_dim_multiplier\": 1}", {"model.layers.0.mlp.gate_proj", 48, 48}},
     {"lfm2", "{\"block_ff_dim\": 90}", {"model.layers.0.mlp.gate_proj", 80, 48}},
+    {"lfm2", "{\"block_ff_dim\": 90, \"intermediate_size\": null}", {"model.layers.0.mlp.gate_proj", 80, 48}},
     {"lfm2", "{\"layer_types\": null}", {"model.layers.0.self_attn.q_proj", 48, 48}},
     {"lfm2", "{\"layer_types\": null, \"full_attn_idxs\": [2]}", {"model.layers.2.self_attn.k_proj", 16, 48}},
     {"lfm2", "{\"layer_types\": null, \"full_attn_idxs\": [2]}", {"model.layers.1.conv.in_proj", 144, 48}},

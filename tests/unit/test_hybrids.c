@@ -73,6 +73,20 @@ static void layers_as_list(edit *e)
     json_object_set_new(e->config, "layers_block_type", list);
 }
 
+/* Fields that are about training, and no bound of time steps spelt in two ways. */
+static void time_step_min(edit *e)
+{
+    json_object_set_new(e->config, "time_step_min", json_real(0.5));
+    json_object_set_new(e->config, "time_step_max", json_real(0.6));
+    json_object_set_new(e->config, "time_step_floor", json_real(0.55));
+    json_object_set_new(e->config, "time_step_limit", json_pack("[f, {s:s}]", 0.0, "__float__", "Infinity"));
+}
+
+static void no_time_step_limit(edit *e)
+{
+    json_object_del(e->config, "time_step_limit");
+}
+
 static const struct layout {
     const char *name, *model;
     void (*edit)(edit *e);
@@ -84,6 +98,8 @@ static const struct layout {
     {"MTP tensors", MODELS "nemotron_h-4bit", with_mtp},
     {"PyTorch's convolutions and MTP tensors", MODELS "nemotron_h-4bit", mtp_and_other_convolutions},
     {"layers as a list", MODELS "nemotron_h-4bit", layers_as_list},
+    {"another time_step_min", MODELS "nemotron_h-4bit", time_step_min},
+    {"time_step_limit left out", MODELS "nemotron_h-4bit", no_time_step_limit},
     {"rope_theta left out", MODELS "lfm2-4bit", no_theta},
     {"no fields of rope", MODELS "lfm2-bf16", no_rope_fields},
     {"rope_theta left out", MODELS "lfm2_moe-4bit", no_theta},
@@ -126,6 +142,23 @@ static void test_layouts(void **state)
             fail_msg("%s, %s: other logits than as it was", layouts[i].model, layouts[i].name);
         edit_end(&e);
     }
+    free(want);
+}
+
+/* time_step_limit is what bounds the steps of Mamba-2. */
+static void test_time_step_limit(void **state)
+{
+    float *want = calloc(2, (size_t)PROMPT * VOCAB * sizeof(*want)), *have = want + PROMPT * VOCAB;
+    edit e;
+    (void)state;
+    assert_non_null(want);
+    run_logits(MODELS "nemotron_h-4bit", want);
+    edit_begin_with(&e, MODELS "nemotron_h-4bit");
+    json_object_set_new(e.config, "time_step_limit", json_pack("[f, f]", 0.0, 0.001));
+    edit_write(&e);
+    run_logits(e.dir, have);
+    assert_memory_not_equal(want, have, (size_t)PROMPT * VOCAB * sizeof(*want));
+    edit_end(&e);
     free(want);
 }
 
@@ -227,7 +260,7 @@ static void test_refusals(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_layouts), cmocka_unit_test(test_stray_weights),
-                                       cmocka_unit_test(test_refusals)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_layouts), cmocka_unit_test(test_time_step_limit),
+                                       cmocka_unit_test(test_stray_weights), cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
