@@ -153,7 +153,7 @@ static void test_time_step_limit(void **state)
     (void)state;
     assert_non_null(want);
     run_logits(MODELS "nemotron_h-4bit", want);
-    edit_begin_with(&e, MODELS "nemotron_h-4bit");
+    edit_open(&e, MODELS "nemotron_h-4bit");
     json_object_set_new(e.config, "time_step_limit", json_pack("[f, f]", 0.0, 0.001));
     edit_write(&e);
     run_logits(e.dir, have);
