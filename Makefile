@@ -14,12 +14,13 @@ override DESTDIR := $(value DESTDIR)
 export PROMPT MODEL MODELS PREFIX DESTDIR
 
 .DEFAULT_GOAL := build
-.PHONY: build run test asan tsan format check clean install uninstall deb help setup-build setup-test setup-ci venv
+.PHONY: build run test test-text asan tsan format check clean install uninstall deb help setup-build setup-test setup-ci venv
 
 help:
 	@echo "make                                      build the command and the library into build/release"
 	@echo "make run [PROMPT=TEXT] [MODEL=DIR]        build, then answer one question"
 	@echo "make test [MODELS=DIR]                    build and run every test; DIR holds further checkpoints"
+	@echo "make test-text                            compare tokenizers over a corpus of 24 MB, which takes some minutes"
 	@echo "make asan [MODELS=DIR], make tsan         the tests under address and undefined-behaviour, thread sanitizers"
 	@echo "make format                               lay out every C file with clang-format"
 	@echo "make check                                clang-format and clang-tidy without changing anything"
@@ -49,6 +50,10 @@ run: setup-build
 
 test: setup-test venv
 	@tools/test.sh release
+
+test-text: setup-test venv build
+	@cmake --build --preset release --target drive_tokenize >&2
+	@.venv/bin/python -m pytest -q -p no:cacheprovider tests/text/test_tokenizer_files.py --corpus-mb 24
 
 asan: setup-test venv
 	@tools/test.sh asan

@@ -10,6 +10,7 @@ SOURCE = Path(__file__).resolve().parent.parent
 def pytest_addoption(parser):
     parser.addoption("--build-dir", default="build/release", help="CMake build directory (default: build/release)")
     parser.addoption("--models", default="", help="directory of further checkpoints (default: none)")
+    parser.addoption("--corpus-mb", type=int, default=2, help="megabytes of text that tokenizers are compared over")
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ export ASAN_OPTIONS=allocator_may_return_null=1
 
 # What is packaged is the release build; the others can be neither linked statically nor without their sanitizer.
 only=
-[ "$preset" = release ] || only=--ignore=tests/package
+[ "$preset" = release ] || only="--ignore=tests/package --corpus-mb=1"
 
 failed=0
 ctest --preset "$preset" || failed=1

@@ -16,6 +16,17 @@ typedef struct pm_candidate {
     pm_token result;
 } pm_candidate;
 
+enum {
+    RECENT = 1 << 13,      /* slots for recent pieces */
+    RECENT_AFTER = 1 << 10 /* pieces of a text before they are worth having */
+};
+
+/* A piece and where its tokens are. Words come again and again in a text, and most are short. */
+typedef struct pm_recent {
+    uint64_t key[2]; /* its bytes, and its length in the last of the 16 */
+    uint32_t at, n;  /* in the list of ids; n = 0: an empty slot */
+} pm_recent;
+
 int pm_ids_add(pm_ids *ids, pm_token id)
 {
     if (ids->n == ids->cap) {
@@ -33,6 +44,7 @@ void pm_bpe_work_free(pm_bpe_work *work)
 {
     free(work->symbols);
     free(work->heap);
+    free(work->recent);
     pm_buf_free(&work->spelling);
     *work = (pm_bpe_work){0};
 }
@@ -124,19 +136,9 @@ static bool add_fallback(const pm_bpe *bpe, layout *l, const char *c, size_t len
     return true;
 }
 
-static int fail_unknown(const pm_bpe *bpe, const char *c, pm_error *err)
-{
-    size_t n;
-    if (bpe->bytes)
-        return pm_fail(err, PM_ERR_UNSUPPORTED,
-                       "the tokenizer's vocabulary has no token for the byte 0x%02X and no unk_token", (uint8_t)*c);
-    return pm_fail(err, PM_ERR_UNSUPPORTED,
-                   "the tokenizer's vocabulary has no token for the character U+%04X and no unk_token",
-                   (unsigned)pm_char_at(c, &n));
-}
-
-/* Lays out the symbols of a piece: of its bytes, or of its characters. There are no more than it has bytes. */
-static int lay_out(const pm_bpe *bpe, const pm_vocab *vocab, const char *piece, size_t len, layout *l, pm_error *err)
+/* Lays out the symbols of a piece: of its bytes, or of its characters. There are no more than it has bytes, and fewer
+ * where there is no unknown token: what the vocabulary lacks is then left out, as in the library. */
+static void lay_out(const pm_bpe *bpe, const pm_vocab *vocab, const char *piece, size_t len, layout *l)
 {
     for (size_t i = 0, n = 1; i < len; i += n) {
         uint8_t byte = (uint8_t)piece[i];
@@ -156,13 +158,11 @@ static int lay_out(const pm_bpe *bpe, const pm_vocab *vocab, const char *piece, 
             continue;
         else if (bpe->unk >= 0)
             add_unknown(bpe, l);
-        else
-            return fail_unknown(bpe, piece + i, err);
     }
     if (l->unknown)
         add_symbol(l, bpe->unk);
-    l->symbols[l->n - 1].next = -1;
-    return PM_OK;
+    if (l->n)
+        l->symbols[l->n - 1].next = -1;
 }
 
 /* The id of a piece that is one token as a whole; -1 when it is not. */
@@ -209,14 +209,25 @@ static int merge_symbols(const pm_bpe *bpe, pm_bpe_work *work, int32_t n)
     return status;
 }
 
-int pm_bpe_encode(const pm_bpe *bpe, const pm_vocab *vocab, const char *piece, size_t len, pm_bpe_work *work,
-                  pm_ids *out, pm_error *err)
+/* The slot for a piece among the recent ones, with `key` filled in; NULL when it is not kept. */
+static pm_recent *find_recent(pm_bpe_work *work, const char *piece, size_t len, uint64_t key[2])
 {
-    if (!len)
-        return PM_OK;
-    if (len > PM_TEXT_MAX)
-        return pm_fail(err, PM_ERR_LIMIT, "a piece of %zu bytes is longer than the %d that can be encoded", len,
-                       PM_TEXT_MAX);
+    char bytes[16] = {0};
+    if (work->pieces++ == RECENT_AFTER)
+        work->recent = calloc(RECENT, sizeof(*work->recent)); /* without memory all goes on as before */
+    if (!work->recent || len >= sizeof(bytes))
+        return NULL;
+    memcpy(bytes, piece, len);
+    bytes[15] = (char)len;
+    memcpy(key, bytes, sizeof(bytes));
+    uint64_t hash = (key[0] ^ (key[1] * 0x9e3779b97f4a7c15u)) * 0xd6e8feb86659fd93u;
+    return &work->recent[hash >> 51];
+}
+
+/* Appends the tokens of a piece that is not among the recent ones. */
+static int encode_piece(const pm_bpe *bpe, const pm_vocab *vocab, const char *piece, size_t len, pm_bpe_work *work,
+                        pm_ids *out, pm_error *err)
+{
     if (bpe->ignore_merges && len <= PM_TOKEN_TEXT_MAX) {
         pm_token id;
         if (whole_piece(bpe, vocab, piece, len, work, &id) != PM_OK)
@@ -230,10 +241,32 @@ int pm_bpe_encode(const pm_bpe *bpe, const pm_vocab *vocab, const char *piece, s
     if (status != PM_OK)
         return pm_fail_memory(err);
     layout l = {.symbols = work->symbols};
-    if ((status = lay_out(bpe, vocab, piece, len, &l, err)) != PM_OK)
-        return status;
+    lay_out(bpe, vocab, piece, len, &l);
     status = merge_symbols(bpe, work, l.n);
-    for (int32_t i = 0; i >= 0 && status == PM_OK; i = work->symbols[i].next)
+    for (int32_t i = l.n ? 0 : -1; i >= 0 && status == PM_OK; i = work->symbols[i].next)
         status = pm_ids_add(out, work->symbols[i].id);
     return status == PM_OK ? PM_OK : pm_fail_memory(err);
+}
+
+int pm_bpe_encode(const pm_bpe *bpe, const pm_vocab *vocab, const char *piece, size_t len, pm_bpe_work *work,
+                  pm_ids *out, pm_error *err)
+{
+    uint64_t key[2] = {0};
+    size_t before = out->n;
+    if (!len)
+        return PM_OK;
+    if (len > PM_TEXT_MAX)
+        return pm_fail(err, PM_ERR_LIMIT, "a piece of %zu bytes is longer than the %d that can be encoded", len,
+                       PM_TEXT_MAX);
+    pm_recent *recent = find_recent(work, piece, len, key);
+    int status = PM_OK;
+    if (recent && recent->n && memcmp(recent->key, key, sizeof(key)) == 0) {
+        for (uint32_t i = 0; i < recent->n && status == PM_OK; i++)
+            status = pm_ids_add(out, out->ids[recent->at + i]);
+        return status == PM_OK ? PM_OK : pm_fail_memory(err);
+    }
+    status = encode_piece(bpe, vocab, piece, len, work, out, err);
+    if (recent && status == PM_OK)
+        *recent = (pm_recent){{key[0], key[1]}, (uint32_t)before, (uint32_t)(out->n - before)};
+    return status;
 }

@@ -158,6 +158,8 @@ typedef struct pm_bpe_work {
     struct pm_candidate *heap;
     size_t symbols_cap, heap_n, heap_cap;
     pm_buf spelling;
+    struct pm_recent *recent; /* pieces of this text that were encoded; NULL while it is short */
+    size_t pieces;            /* so far */
 } pm_bpe_work;
 void pm_bpe_work_free(pm_bpe_work *work);
 
@@ -170,7 +172,7 @@ bool pm_bpe_whole(const pm_bpe *bpe);
  * another way. Called once, when all special tokens are known. */
 void pm_bpe_finish(pm_bpe *bpe, const pm_vocab *vocab);
 void pm_bpe_free(pm_bpe *bpe);
-/* Appends the tokens of one piece. */
+/* Appends the tokens of one piece; `out` is the same for all pieces of one `work`. */
 int pm_bpe_encode(const pm_bpe *bpe, const pm_vocab *vocab, const char *piece, size_t len, pm_bpe_work *work,
                   pm_ids *out, pm_error *err);
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import struct
 import subprocess
 
@@ -184,6 +185,13 @@ class Ours:
         lines = self.run("encode", flags + "t" * bool(masks), bytes(data)).decode().split("\n")[:-1]
         assert len(lines) == len(texts)
         return [line if line.startswith("error") else [int(x) for x in line.split()] for line in lines]
+
+    def timed(self, text):
+        """The ids of one text, and the milliseconds of processor time that loading and encoding took."""
+        data = struct.pack("<I", len(text.encode())) + text.encode()
+        result = subprocess.run([self.program, self.folder, "encode", "c"], input=data, capture_output=True, check=True)
+        times = dict(re.findall(r"(\w+) in ([\d.]+) ms", result.stderr.decode()))
+        return [int(x) for x in result.stdout.split()], {what: float(time) for what, time in times.items()}
 
     def decode(self, lists, flags="-"):
         data = "".join(" ".join(map(str, ids)) + "\n" for ids in lists).encode()
