@@ -7,6 +7,9 @@
 
 /* Opening, closing and what works on whole texts is in polymath.h. */
 
+/* The tokenizer of a tokenizer.json that is at hand; `name` is what messages call it. */
+int pm_tokenizer_read(pm_tokenizer **out, const char *name, const char *text, size_t len, pm_error *err);
+
 int pm_tokenizer_vocab(const pm_tokenizer *tokenizer);                      /* one more than the largest id */
 pm_token pm_tokenizer_id(const pm_tokenizer *tokenizer, const char *token); /* -1 when there is no such token */
 pm_token pm_tokenizer_eos(const pm_tokenizer *tokenizer); /* of tokenizer_config.json; -1 when it has none */

@@ -96,21 +96,18 @@ static int without(const char *text, size_t len, const pm_span *vocab, const pm_
     return status == PM_OK ? pm_buf_add(out, at, (size_t)(end - at)) : status;
 }
 
-static int load_file(pm_tokenizer *tokenizer, const pm_tok_file *file)
+/* Loads the text of a tokenizer.json. */
+static int load_text(pm_tokenizer *tokenizer, const pm_tok_file *file, const char *text, size_t len)
 {
-    pm_buf text = {0}, rest = {0};
+    pm_buf rest = {0};
     pm_span vocab, merges;
     json_t *root = NULL;
     size_t bad;
-    int status = pm_read_file(file->path, FILE_MAX, &text, file->err);
-    if (status != PM_OK)
-        goto done;
-    if (!pm_utf8_valid(text.data, text.len, &bad)) {
-        status = pm_fail(file->err, PM_ERR_FORMAT, "%s is not valid UTF-8 at byte %zu", file->path, bad);
-        goto done;
-    }
-    pm_cut_large(text.data, text.len, &vocab, &merges);
-    if (without(text.data, text.len, &vocab, &merges, &rest) != PM_OK) {
+    int status;
+    if (!pm_utf8_valid(text, len, &bad))
+        return pm_fail(file->err, PM_ERR_FORMAT, "%s is not valid UTF-8 at byte %zu", file->path, bad);
+    pm_cut_large(text, len, &vocab, &merges);
+    if (without(text, len, &vocab, &merges, &rest) != PM_OK) {
         status = pm_fail_memory(file->err);
         goto done;
     }
@@ -125,7 +122,25 @@ static int load_file(pm_tokenizer *tokenizer, const pm_tok_file *file)
 done:
     json_decref(root);
     pm_buf_free(&rest);
+    return status;
+}
+
+static int load_file(pm_tokenizer *tokenizer, const pm_tok_file *file)
+{
+    pm_buf text = {0};
+    int status = pm_read_file(file->path, FILE_MAX, &text, file->err);
+    if (status == PM_OK)
+        status = load_text(tokenizer, file, text.data, text.len);
     pm_buf_free(&text);
+    return status;
+}
+
+/* The last step of loading, when all tokens are known. */
+static int finish(pm_tokenizer *tokenizer, pm_error *err)
+{
+    int status = pm_added_finish(&tokenizer->added, &tokenizer->normalizer, err);
+    if (status == PM_OK)
+        pm_bpe_finish(&tokenizer->bpe, &tokenizer->vocab);
     return status;
 }
 
@@ -149,9 +164,8 @@ int pm_tokenizer_open(pm_tokenizer **out, const char *dir, pm_error *err)
     if (pm_is_there(config_path.data) && ((status = pm_json_file(config_path.data, 0, &config, err)) != PM_OK ||
                                           (status = pm_tok_load_config(tokenizer, &config_file, config)) != PM_OK))
         goto done;
-    if ((status = pm_added_finish(&tokenizer->added, &tokenizer->normalizer, err)) != PM_OK)
+    if ((status = finish(tokenizer, err)) != PM_OK)
         goto done;
-    pm_bpe_finish(&tokenizer->bpe, &tokenizer->vocab);
     *out = tokenizer;
     tokenizer = NULL;
 done:
@@ -159,6 +173,23 @@ done:
     pm_buf_free(&path);
     pm_buf_free(&config_path);
     pm_tokenizer_close(tokenizer);
+    return status;
+}
+
+int pm_tokenizer_read(pm_tokenizer **out, const char *name, const char *text, size_t len, pm_error *err)
+{
+    pm_tok_file file = {name, err};
+    pm_tokenizer *tokenizer = calloc(1, sizeof(*tokenizer));
+    if (!tokenizer)
+        return pm_fail_memory(err);
+    tokenizer->eos = -1;
+    int status = load_text(tokenizer, &file, text, len);
+    if (status == PM_OK)
+        status = finish(tokenizer, err);
+    if (status == PM_OK)
+        *out = tokenizer;
+    else
+        pm_tokenizer_close(tokenizer);
     return status;
 }
 
