@@ -84,8 +84,8 @@ static int encode_normalized(encoding *e, const pm_section *section, size_t star
 static int encode_raw(encoding *e, const pm_section *section, size_t start, size_t stop, pm_error *err)
 {
     pm_section raw = {section->text + start, stop - start, section->trust ? section->trust + start : NULL}, normal;
-    e->first = start == 0;
     int status = pm_normalize(&e->tokenizer->normalizer, &raw, &e->normalizer, &normal, err);
+    e->first = start == 0 && !e->normalizer.lost;
     return status == PM_OK ? encode_section(e, &e->tokenizer->added.normal, &normal, encode_normalized, err) : status;
 }
 

@@ -105,8 +105,9 @@ void pm_normalizer_work_free(pm_normalizer_work *work)
 int pm_normal_put(pm_normalizer_work *work, const pm_section *in, size_t start, size_t end, const char *text,
                   size_t len)
 {
-    pm_buf *trust = &work->trust[work->made];
-    if (pm_buf_add(&work->text[work->made], text, len) != PM_OK)
+    pm_buf *trust = &work->trust[work->made], *made = &work->text[work->made];
+    work->lost = work->lost || (len && !made->len && start > 0);
+    if (pm_buf_add(made, text, len) != PM_OK)
         return PM_ERR_MEMORY;
     if (!in->trust)
         return PM_OK;
@@ -231,6 +232,7 @@ int pm_normalize(const pm_normalizer *normalizer, const pm_section *in, pm_norma
                  pm_error *err)
 {
     pm_section now = *in;
+    work->lost = false;
     for (int i = 0; i < normalizer->n; i++) {
         pm_buf *text = &work->text[work->made], *trust = &work->trust[work->made];
         bool changed;

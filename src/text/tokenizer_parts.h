@@ -278,6 +278,7 @@ typedef struct pm_normalizer {
 typedef struct pm_normalizer_work {
     pm_buf text[2], trust[2]; /* what a step made, and what the one before it made */
     int made;                 /* which is which */
+    bool lost;                /* what the section starts with was taken away */
     int32_t *chars, *sorted;
     size_t chars_cap, sorted_cap;
     pm_matcher matcher;

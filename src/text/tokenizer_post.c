@@ -34,34 +34,19 @@ static int template_token(const pm_tokenizer *tokenizer, const pm_tok_file *file
     return PM_OK;
 }
 
-/* Puts `ids` before the ids that are there. */
-static int prepend(pm_ids *to, const pm_ids *ids)
-{
-    pm_ids joined = {0};
-    int status = PM_OK;
-    for (size_t i = 0; i < ids->n && status == PM_OK; i++)
-        status = pm_ids_add(&joined, ids->ids[i]);
-    for (size_t i = 0; i < to->n && status == PM_OK; i++)
-        status = pm_ids_add(&joined, to->ids[i]);
-    if (status == PM_OK) {
-        free(to->ids);
-        *to = joined;
-    } else {
-        free(joined.ids);
-    }
-    return status;
-}
-
-/* The pieces of `single`: tokens, the text ("A") once, tokens. Of several templates, later ones go around earlier. */
+/* The pieces of `single`: tokens, the text ("A") once, tokens. The library takes what one template made for a pair when
+ * it comes to the next, so there can be only one. */
 static int load_template(pm_tokenizer *tokenizer, const pm_tok_file *file, const json_t *component)
 {
     static const char where[] = "post_processor TemplateProcessing";
     const json_t *single = json_object_get(component, "single"), *tokens = json_object_get(component, "special_tokens");
     const json_t *piece;
-    pm_ids before = {0};
     bool text_seen = false;
     size_t i;
     int status = pm_tok_object(file, component, where, "type single pair special_tokens");
+    if (status == PM_OK && tokenizer->has_template)
+        return pm_fail(file->err, PM_ERR_UNSUPPORTED, "%s: a second %s is not supported", file->path, where);
+    tokenizer->has_template = true;
     if (status == PM_OK && !json_is_array(single))
         status = pm_fail(file->err, PM_ERR_FORMAT, "%s: %s: single is not a list", file->path, where);
     json_array_foreach((json_t *)single, i, piece)
@@ -71,7 +56,7 @@ static int load_template(pm_tokenizer *tokenizer, const pm_tok_file *file, const
             break;
         status = pm_tok_object(file, piece, where, token ? "SpecialToken" : "Sequence");
         if (status == PM_OK && token)
-            status = template_token(tokenizer, file, tokens, token, text_seen ? &tokenizer->after : &before);
+            status = template_token(tokenizer, file, tokens, token, text_seen ? &tokenizer->after : &tokenizer->before);
         const char *id = json_string_value(json_object_get(text, "id"));
         if (status == PM_OK && !token && (!id || strcmp(id, "A") != 0 || text_seen))
             status = pm_fail(file->err, PM_ERR_UNSUPPORTED, "%s: %s: single is supported with the sequence A once",
@@ -80,9 +65,6 @@ static int load_template(pm_tokenizer *tokenizer, const pm_tok_file *file, const
     }
     if (status == PM_OK && !text_seen)
         status = pm_fail(file->err, PM_ERR_UNSUPPORTED, "%s: %s: single lacks the sequence A", file->path, where);
-    if (status == PM_OK && prepend(&tokenizer->before, &before) != PM_OK)
-        status = pm_fail_memory(file->err);
-    free(before.ids);
     return status;
 }
 

@@ -12,6 +12,7 @@ struct pm_tokenizer {
     pm_bpe bpe;
     pm_tok_decoder decoder;
     pm_ids before, after; /* what the post-processor puts around the text */
+    bool has_template;
     pm_token eos;
 };
 

@@ -27,6 +27,8 @@ def marks(database=EVERY):
 
 # ---- normalisers: the text that comes out is seen through a vocabulary of every byte ----
 
+# Left out is what ends the library with a panic: to prepend nothing, and to replace what may be empty.
+
 NORMALIZERS = {
     "NFC": normalizers.NFC(),
     "NFD": normalizers.NFD(),
@@ -38,14 +40,10 @@ NORMALIZERS = {
     "Strip left": normalizers.Strip(left=True, right=False),
     "Strip right": normalizers.Strip(left=False, right=True),
     "Prepend": normalizers.Prepend("▁x"),
-    "Prepend nothing": normalizers.Prepend(""),
     "ByteLevel": normalizers.ByteLevel(),
     "Replace": normalizers.Replace(" ", "▁"),
     "Replace by nothing": normalizers.Replace("a", ""),
-    "Replace nothing": normalizers.Replace("", "-"),
     "Replace a pattern": normalizers.Replace(Regex(r"\s+|\d"), "$0"),
-    "Replace what may be empty": normalizers.Replace(Regex(r"x*"), "-"),
-    "Replace before": normalizers.Replace(Regex(r"(?=[A-Z])"), "_"),
     "Sequence": normalizers.Sequence([normalizers.NFKD(), normalizers.StripAccents(), normalizers.Lowercase()]),
     "Sequence in Sequence": normalizers.Sequence(
         [normalizers.Sequence([normalizers.Strip(), normalizers.NFC()]), normalizers.Prepend("\u0301")]
@@ -169,19 +167,27 @@ def test_decoder(ours, tmp_path, name):
     lists += [[rng.randrange(len(tokens)) for _ in range(rng.randint(2, 12))] for _ in range(2000)]
     lists += [[rng.randrange(6) for _ in range(rng.randint(2, 12))] for _ in range(2000)]
     for flags, skip in (("-", True), ("s", False)):
+        compared = 0
         for ids, text in zip(lists, ours(tmp_path).decode(lists, flags), strict=True):
-            spelt = [tokens[i] for i in ids]
-            assert text == reference.decode(ids, skip_special_tokens=skip), spelt
+            try:
+                expected = reference.decode(ids, skip_special_tokens=skip)
+            except BaseException as error:  # Strip panics where both ends want the same character
+                assert "Panic" in type(error).__name__ and "trip" in str(DECODERS[name])
+                continue
+            assert text == expected, [tokens[i] for i in ids]
+            compared += 1
+        assert compared > 1000
 
 
 # ---- post-processors ----
 
 
 def test_post_processors(ours, tmp_path):
-    """Of several templates the later go around the earlier; a token may be several ids."""
+    """A template before or behind the text, and ByteLevel, which does nothing to ids."""
     one = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
     two = processors.TemplateProcessing(single="$A <s> <s>", special_tokens=[("<s>", 0)])
-    posts = [one, two, processors.ByteLevel(), processors.Sequence([one, processors.ByteLevel(), two]), processors.Sequence([])]
+    posts = [one, two, processors.ByteLevel(), processors.Sequence([one, processors.ByteLevel()])]
+    posts += [processors.Sequence([processors.ByteLevel(), two]), processors.Sequence([])]
     for i, post in enumerate(posts):
         compare(ours, build(tmp_path / str(i), pre=byte_level(), post=post), ["", "a", "<s>", "Hi there"], post=True)
 

@@ -57,6 +57,7 @@ typedef struct parts {
     "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": {\"Regex\": \"" pattern           \
     "\"}, \"behavior\": \"Isolated\", \"invert\": false}, " BYTE_LEVEL "]}"
 #define DECODERS(one, two)  "{\"type\": \"Sequence\", \"decoders\": [" one ", " two "]}"
+#define TEMPLATE            "{\"type\": \"TemplateProcessing\", \"single\": [{\"Sequence\": {\"id\": \"A\"}}]}"
 #define REPLACE(kind, what) "{\"type\": \"Replace\", \"pattern\": {\"" kind "\": \"" what "\"}, \"content\": \"-\"}"
 #define SPECIAL(id, content)                                                                                           \
     "{\"id\": " #id ", \"content\": \"" content                                                                        \
@@ -284,6 +285,8 @@ static void test_unsupported_components(void **state)
         {{.post = "{\"type\": \"BertProcessing\"}"}, "'BertProcessing'|post_processor"},
         {{.post = "{\"type\": \"TemplateProcessing\", \"single\": [{\"Sequence\": {\"id\": \"B\"}}]}"}, "single"},
         {{.post = "{\"type\": \"TemplateProcessing\", \"single\": []}"}, "single"},
+        {{.post = "{\"type\": \"Sequence\", \"processors\": [" TEMPLATE ", " TEMPLATE "]}"},
+         "second|TemplateProcessing"},
         {{.model = ", \"dropout\": 0.1"}, "'dropout'"},
         {{.model = ", \"continuing_subword_prefix\": \"##\""}, "'continuing_subword_prefix'"},
         {{.model = ", \"end_of_word_suffix\": \"</w>\""}, "'end_of_word_suffix'"},
