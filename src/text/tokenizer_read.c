@@ -91,7 +91,8 @@ void pm_cut_large(const char *text, size_t len, pm_span *vocab, pm_span *merges)
 
 void pm_reader_start(pm_reader *reader, const pm_tok_file *file, const char *where, const pm_span *span)
 {
-    *reader = (pm_reader){file, where, span->text, span->text, span->text + span->len};
+    const char *text = span->text ? span->text : "";
+    *reader = (pm_reader){file, where, text, text, text + span->len};
 }
 
 bool pm_reader_takes(pm_reader *reader, char c)

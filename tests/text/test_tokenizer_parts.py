@@ -4,6 +4,7 @@ import json
 import random
 
 import pytest
+import tokenizers
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizer_cases import TEXTS, Ours, build, byte_level, characters, compare, library, metaspace, random_texts, sequence
 from tokenizer_cases import split
@@ -56,6 +57,12 @@ def test_normalizer(ours, tmp_path, name):
     texts = TEXTS + ["".join(EVERY[i : i + 64]) for i in range(0, len(EVERY), 64)] + marks() + random_texts(8, 300)
     texts += [f"{c}x y{c}" for c in (" ", "\u3000", "\u200b", "\u0085", "\n", "\u180e", "\ufeff", "İ", "ẞ")]
     compare(ours, build(tmp_path / "model", pre=byte_level(), normalizer=NORMALIZERS[name]), texts)
+
+
+def test_table_of_differences_is_of_this_version(source):
+    """tools/unicode.py was run with the version of the package that everything here is compared with."""
+    head = (source / "src/text/tokenizer_unicode.c").read_text()[:200]
+    assert f"How tokenizers {tokenizers.__version__} sees characters" in head
 
 
 # ---- pre-tokenisers: pieces are told apart by a token for every pair that could be joined ----
