@@ -6,7 +6,7 @@
 #include <immintrin.h>
 
 enum {
-    AHEAD = 4096, /* bytes that are prefetched ahead, as the matrix kernels do */
+    AHEAD = 8192, /* bytes that are prefetched ahead, into the second cache: of what was tried this reads most */
     CHAINS = 10   /* independent, so that none waits for another: two a cycle with a latency of five cycles */
 };
 
@@ -22,8 +22,8 @@ static uint64_t read_avx2(const void *data, size_t bytes)
     __m256i sum[4] = {_mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256(), _mm256_setzero_si256()};
     size_t i = 0;
     for (; i + sizeof(sum) <= bytes; i += sizeof(sum)) {
-        _mm_prefetch(p + i + AHEAD, _MM_HINT_T0);
-        _mm_prefetch(p + i + AHEAD + 64, _MM_HINT_T0);
+        _mm_prefetch(p + i + AHEAD, _MM_HINT_T1);
+        _mm_prefetch(p + i + AHEAD + 64, _MM_HINT_T1);
         for (int j = 0; j < 4; j++)
             sum[j] = _mm256_xor_si256(sum[j], _mm256_loadu_si256((const __m256i *)(const void *)(p + i) + j));
     }
