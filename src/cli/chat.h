@@ -8,6 +8,7 @@ typedef struct pm_conversation {
     pm_opened opened;
     const pm_args *args;
     json_t *messages;
+    char *tools;        /* JSON text, or NULL when there are none */
     pm_sync_stats read; /* tokens of prompts so far */
     size_t said;        /* tokens of answers so far */
     double seconds;     /* that these took to generate */

@@ -30,6 +30,7 @@ typedef enum pm_option {
     PM_OPT_SYSTEM,
     PM_OPT_NO_THINK,
     PM_OPT_SET,
+    PM_OPT_TOOLS,
     PM_OPT_MAX_TOKENS,
     PM_OPT_TEMPERATURE,
     PM_OPT_TOP_K,
@@ -50,7 +51,6 @@ typedef enum pm_option {
     PM_OPT_STRIDE,
     PM_OPT_DECODE,
     PM_OPT_PLAIN,
-    PM_OPT_TOOLS,
     PM_OPT_NO_GENERATION_PROMPT,
     PM_OPT_CTX,
     PM_OPT_KV_TYPE,
@@ -136,6 +136,9 @@ double pm_seconds(void); /* monotonic */
 int pm_read_stdin(char **text, size_t *len);
 int pm_read_text(const char *path, char **text, size_t *len);
 
+/* Parses the file at `path`, or stdin for "-"; an exit code. *out is the caller's to json_decref. */
+int pm_read_json(const char *path, json_t **out);
+
 /* PM_EXIT_OK when text is UTF-8; otherwise says where it is not (`what` names it). */
 int pm_check_utf8(const char *what, const char *text, size_t len);
 
@@ -158,6 +161,9 @@ int pm_variable_flags(const pm_args *args, json_t *variables);
 
 /* The same as JSON text, malloc'ed; an exit code. */
 int pm_variable_text(const pm_args *args, char **out);
+
+/* The list in the file of --tools as JSON text, malloc'ed, or NULL without that option; an exit code. */
+int pm_tools_text(const pm_args *args, char **out);
 
 /* ---- answer.c: what run and chat have in common ---- */
 

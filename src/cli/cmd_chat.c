@@ -142,7 +142,7 @@ static int take_turn(pm_conversation *chat)
     int code = PM_EXIT_OK;
     char *text = json_dumps(chat->messages, JSON_COMPACT), *variables = NULL;
     code = text ? pm_variable_text(chat->args, &variables) : pm_cli_fail("out of memory");
-    pm_chat request = {.messages = text, .variables = variables};
+    pm_chat request = {.messages = text, .tools = chat->tools, .variables = variables};
     if (code == PM_EXIT_OK && pm_chat_prompt(chat->opened.engine, &request, &prompt, &err) != PM_OK)
         code = pm_cli_fail("%s", err.message);
     if (code == PM_EXIT_OK)
@@ -226,6 +226,7 @@ int pm_cmd_chat(const pm_args *args)
     if (code != PM_EXIT_OK)
         return code;
     struct reader reader;
+    code = pm_tools_text(args, &chat.tools);
     chat.messages = json_array();
     if (!chat.messages || (system && !pm_add_message(chat.messages, "system", system, strlen(system))))
         code = pm_cli_fail("out of memory");
@@ -238,6 +239,7 @@ int pm_cmd_chat(const pm_args *args)
         reader_close(&reader);
     }
     json_decref(chat.messages);
+    free(chat.tools);
     pm_close(&chat.opened);
     return code;
 }

@@ -91,16 +91,17 @@ static int encode(const pm_engine *engine, const pm_args *args, const struct req
         const char *system = value[PM_OPT_SYSTEM].text;
         if (system && pm_check_utf8("--system", system, strlen(system)) != PM_EXIT_OK)
             return PM_EXIT_FAILED;
-        char *variables = NULL, *messages = one_turn(system, request);
+        char *variables = NULL, *tools = NULL, *messages = one_turn(system, request);
         int code = messages ? pm_variable_text(args, &variables) : pm_cli_fail("out of memory");
-        if (code != PM_EXIT_OK) {
-            free(messages);
-            return code;
-        }
-        pm_chat chat = {.messages = messages, .variables = variables};
-        status = pm_chat_prompt(engine, &chat, out, &err);
+        if (code == PM_EXIT_OK)
+            code = pm_tools_text(args, &tools);
+        pm_chat chat = {.messages = messages, .tools = tools, .variables = variables};
+        status = code == PM_EXIT_OK ? pm_chat_prompt(engine, &chat, out, &err) : PM_OK;
         free(messages);
+        free(tools);
         free(variables);
+        if (code != PM_EXIT_OK)
+            return code;
     }
     return status == PM_OK ? PM_EXIT_OK : pm_cli_fail("%s", err.message);
 }

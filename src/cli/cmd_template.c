@@ -21,23 +21,6 @@ static void conversation_free(struct conversation *conversation)
     json_decref(conversation->variables);
 }
 
-/* Parses a file, or stdin for "-"; an exit code. */
-static int read_json(const char *path, json_t **out)
-{
-    bool from_stdin = strcmp(path, "-") == 0;
-    const char *name = from_stdin ? "stdin" : path;
-    char *text = NULL;
-    size_t len = 0;
-    json_error_t error;
-    int code = from_stdin ? pm_read_stdin(&text, &len) : pm_read_text(path, &text, &len);
-    if (code == PM_EXIT_OK)
-        code = pm_check_utf8(name, text, len);
-    if (code == PM_EXIT_OK && !(*out = json_loadb(text, len, JSON_REJECT_DUPLICATES, &error)))
-        code = pm_cli_fail("%s: line %d, column %d: %s", name, error.line, error.column, error.text);
-    free(text);
-    return code;
-}
-
 /* Takes a request apart: a list of messages, or an object with messages, tools and add_generation_prompt in it, the
  * rest of which are variables. An exit code. */
 static int take_apart(const char *name, json_t *request, struct conversation *out)
@@ -65,15 +48,13 @@ static int read_conversation(const pm_args *args, const char *path, struct conve
 {
     json_t *request = NULL;
     const pm_value *tools = &args->value[PM_OPT_TOOLS];
-    if (tools->given && strcmp(tools->text, "-") == 0 && strcmp(path, "-") == 0)
-        return pm_cli_usage("FILE and --tools cannot both be read from stdin");
-    int code = (out->variables = json_object()) ? read_json(path, &request) : pm_cli_fail("out of memory");
+    int code = (out->variables = json_object()) ? pm_read_json(path, &request) : pm_cli_fail("out of memory");
     if (code == PM_EXIT_OK)
         code = take_apart(strcmp(path, "-") == 0 ? "stdin" : path, request, out);
     if (code == PM_EXIT_OK && tools->given) {
         json_decref(out->tools);
         out->tools = NULL;
-        code = read_json(tools->text, &out->tools);
+        code = pm_read_json(tools->text, &out->tools);
     }
     out->no_generation_prompt |= args->value[PM_OPT_NO_GENERATION_PROMPT].given;
     json_decref(request);

@@ -80,6 +80,22 @@ int pm_check_message(const char *what, const char *text, size_t len)
     return pm_check_utf8(what, text, len);
 }
 
+int pm_read_json(const char *path, json_t **out)
+{
+    bool from_stdin = strcmp(path, "-") == 0;
+    const char *name = from_stdin ? "stdin" : path;
+    char *text = NULL;
+    size_t len = 0;
+    json_error_t error;
+    int code = from_stdin ? pm_read_stdin(&text, &len) : pm_read_text(path, &text, &len);
+    if (code == PM_EXIT_OK)
+        code = pm_check_utf8(name, text, len);
+    if (code == PM_EXIT_OK && !(*out = json_loadb(text, len, JSON_REJECT_DUPLICATES, &error)))
+        code = pm_cli_fail("%s: line %d, column %d: %s", name, error.line, error.column, error.text);
+    free(text);
+    return code;
+}
+
 bool pm_is_directory(const char *path)
 {
     struct stat status;

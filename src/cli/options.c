@@ -42,6 +42,8 @@ static const struct option {
                          "ask the chat template to leave reasoning out (enable_thinking false)"},
     [PM_OPT_SET] = {"--set", "NAME:VALUE", SETTING, RUN | CHAT | TEMPLATE, 0, 0,
                     "give the chat template a variable: VALUE is JSON, else text; may be repeated"},
+    [PM_OPT_TOOLS] = {"--tools", "FILE", TEXT, RUN | CHAT | TEMPLATE, 0, 0,
+                      "the tools that the model may call: a JSON list of them"},
     [PM_OPT_MAX_TOKENS] = {"--max-tokens", "N", INTEGER, RUN | CHAT, 1, INT_MAX,
                            "end an answer after N tokens (default: the model's, else when the context is full)"},
     [PM_OPT_TEMPERATURE] = {"--temperature", "T", NUMBER, RUN | CHAT, 0, 100,
@@ -75,7 +77,6 @@ static const struct option {
     [PM_OPT_CSV] = {"--csv", NULL, FLAG, BENCH, 0, 0, "print comma-separated values instead of a table"},
     [PM_OPT_STRIDE] = {"--stride", "N", INTEGER, PERPLEXITY, 1, INT_MAX,
                        "tokens from one window of --ctx tokens to the next (default: half a window)"},
-    [PM_OPT_TOOLS] = {"--tools", "FILE", TEXT, TEMPLATE, 0, 0, "the tools: a JSON list of them, in place of FILE's"},
     [PM_OPT_NO_GENERATION_PROMPT] = {"--no-generation-prompt", NULL, FLAG, TEMPLATE, 0, 0,
                                      "leave the opening of the assistant's answer out"},
     [PM_OPT_DECODE] = {"--decode", NULL, FLAG, TOKENIZE, 0, 0,
@@ -114,6 +115,7 @@ static const struct conflict {
 } conflicts[] = {
     {PM_OPT_RAW, PM_OPT_SYSTEM},   {PM_OPT_RAW, PM_OPT_NO_THINK}, {PM_OPT_IDS, PM_OPT_RAW}, {PM_OPT_IDS, PM_OPT_SYSTEM},
     {PM_OPT_IDS, PM_OPT_NO_THINK}, {PM_OPT_JSON, PM_OPT_CSV},     {PM_OPT_RAW, PM_OPT_SET}, {PM_OPT_IDS, PM_OPT_SET},
+    {PM_OPT_RAW, PM_OPT_TOOLS},    {PM_OPT_IDS, PM_OPT_TOOLS},
 };
 
 bool pm_parse_ids(const char *text, pm_token **ids, size_t *n)
@@ -331,6 +333,18 @@ static int parse_command(pm_args *args, int argc, char **argv)
     return PM_EXIT_OK;
 }
 
+/* Refuses tools from stdin where the messages come from there; an exit code. */
+static int check_stdin(const pm_args *args)
+{
+    static const char *const inputs[PM_COMMANDS] = {
+        [PM_RUN] = "PROMPT", [PM_CHAT] = "the conversation", [PM_TEMPLATE] = "FILE"};
+    const pm_value *tools = &args->value[PM_OPT_TOOLS];
+    const char *last = args->n_words > 0 ? args->words[args->n_words - 1] : "";
+    if (!tools->given || strcmp(tools->text, "-") != 0 || (args->command != PM_CHAT && strcmp(last, "-") != 0))
+        return PM_EXIT_OK;
+    return pm_cli_usage("%s and --tools cannot both be read from stdin", inputs[args->command]);
+}
+
 /* What the words of a command mean only together; an exit code. */
 static int check_together(const pm_args *args)
 {
@@ -351,7 +365,7 @@ static int check_together(const pm_args *args)
                             args->command == PM_RUN        ? "; a PROMPT of several words goes in quotes"
                             : args->command == PM_TOKENIZE ? "; a TEXT of several words goes in quotes"
                                                            : "");
-    return PM_EXIT_OK;
+    return check_stdin(args);
 }
 
 int pm_args_parse(int argc, char **argv, pm_args *args)
@@ -423,8 +437,8 @@ void pm_args_help(const pm_args *args)
                "the\nfirst window that has it, after all that stands before it there.\n");
     if (args->command == PM_TEMPLATE)
         printf("\nFILE (- is stdin) is a JSON list of messages, or an object with messages, tools, "
-               "add_generation_prompt and further\nvariables of the template. On a terminal control tokens stand "
-               "out.\n");
+               "add_generation_prompt and further\nvariables of the template; options win over it. On a terminal "
+               "control tokens stand out.\n");
     if (args->command == PM_TOKENIZE)
         printf("\nEach token is a line: its id, a tab, and the token as the model's tokenizer.json spells it.\n");
     if (args->command == PM_RUN || args->command == PM_TOKENIZE)

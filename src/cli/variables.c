@@ -1,4 +1,4 @@
-/* Variables of the chat template that the command line gives. */
+/* Variables of the chat template, and tools, that the command line gives. */
 #include "cli.h"
 
 #include <jansson.h>
@@ -41,5 +41,20 @@ int pm_variable_text(const pm_args *args, char **out)
     if (code == PM_EXIT_OK && !(*out = json_dumps(variables, JSON_COMPACT)))
         code = pm_cli_fail("out of memory");
     json_decref(variables);
+    return code;
+}
+
+int pm_tools_text(const pm_args *args, char **out)
+{
+    *out = NULL;
+    if (!args->value[PM_OPT_TOOLS].given)
+        return PM_EXIT_OK;
+    json_t *tools = NULL;
+    int code = pm_read_json(args->value[PM_OPT_TOOLS].text, &tools);
+    if (code == PM_EXIT_OK && !json_is_array(tools))
+        code = pm_cli_fail("%s: is not a JSON list of tools", args->value[PM_OPT_TOOLS].text);
+    if (code == PM_EXIT_OK && !(*out = json_dumps(tools, JSON_COMPACT)))
+        code = pm_cli_fail("out of memory");
+    json_decref(tools);
     return code;
 }

@@ -99,8 +99,10 @@ static int has_indexer(const pm_model *model, int i, bool *has, pm_error *err)
     int after = i - offset + 1 > 0 ? i - offset + 1 : 0;
     *has = type ? strcmp(type, "full") == 0 : after % (freq > 1 ? freq : 1) == 0;
     if (type && !*has && strcmp(type, "shared") != 0)
-        return pm_fail(err, PM_ERR_UNSUPPORTED, "%s: an indexer of type '%s' is not supported; supported: full, shared",
-                       config->path, type);
+        return pm_fail(
+            err, PM_ERR_UNSUPPORTED,
+            "%s: family 'glm_moe_dsa' with index_topk_pattern = %s is not supported; supported: full, shared",
+            config->path, type);
     if (i == 0 && !*has)
         return pm_fail(err, PM_ERR_FORMAT, "%s: the first layer shares an index, but there is none before it",
                        config->path);
@@ -151,7 +153,8 @@ static const pm_gate_rule v32_gate[] = {
 
 static const pm_gate_rule glm_gate[] = {
     COMMON_RULES,         {"rope_interleave", "true"},           {"indexer_rope_interleave", "true|false"},
-    {"index_topk", NULL}, {"layer_types", "[indexed_attention"}, {NULL, NULL},
+    {"index_topk", NULL}, {"layer_types", "[indexed_attention"}, {"indexer_types", "[full|shared"},
+    {NULL, NULL},
 };
 
 /* ---- families ---- */

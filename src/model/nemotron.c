@@ -93,8 +93,11 @@ static int count_layers(const pm_config *config, int *layers, pm_error *err)
     if (n < 1 || n > PM_MAX_LAYERS)
         return pm_fail(err, PM_ERR_FORMAT, "%s: %s and layers_block_type give no layers, or more than %d", config->path,
                        pattern_field, PM_MAX_LAYERS);
-    if (given && (!json_is_integer(given) || json_integer_value(given) != (json_int_t)n))
-        return pm_fail(err, PM_ERR_FORMAT, "%s: num_hidden_layers is not the %zu layers of %s", config->path, n, from);
+    if (given && !json_is_integer(given))
+        return pm_fail(err, PM_ERR_FORMAT, "%s: num_hidden_layers is not a whole number", config->path);
+    if (given && json_integer_value(given) != (json_int_t)n)
+        return pm_fail(err, PM_ERR_FORMAT, "%s: num_hidden_layers is %lld, but %s has %zu layers", config->path,
+                       (long long)json_integer_value(given), from, n);
     *layers = (int)n;
     return PM_OK;
 }

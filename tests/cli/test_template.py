@@ -95,6 +95,20 @@ def test_run_and_chat_set_variables_too(polymath, bundled, tmp_path):
     refused(call(polymath, "chat", "--set", "effort:low", model, input=b"x\n"), 1, "effort is low")
 
 
+def test_run_and_chat_offer_tools_too(polymath, bundled, tmp_path, write):
+    model = copy_model(bundled, tmp_path / "model")
+    (model / "chat_template.jinja").write_text("{{ raise_exception('tools: ' ~ (tools|tojson)) }}")
+    tools, other, broken = write(TOOLS, "tools.json"), write({"a": 1}, "other.json"), write("[", "broken.json")
+    for command, question in ("run", ["x"]), ("chat", []):
+        refused(call(polymath, command, model, *question, input=b"x\n"), 1, "tools: null")
+        refused(call(polymath, command, "--tools", tools, model, *question, input=b"x\n"), 1, f"tools: {json.dumps(TOOLS)}")
+        refused(call(polymath, command, "--tools", other, model, *question, input=b"x\n"), 1, "other.json", "list")
+        refused(call(polymath, command, "--tools", broken, model, *question, input=b"x\n"), 1, "broken.json", "line 1")
+        absent = tmp_path / "absent.json"
+        refused(call(polymath, command, "--tools", absent, model, *question, input=b"x\n"), 1, "absent.json")
+    refused(call(polymath, "run", "--tools", "-", model, "x", input=b"[]"), 1, "tools: []")
+
+
 def test_control_tokens_stand_out_on_a_terminal(polymath, write):
     with Terminal(polymath, "template", write(MESSAGES)) as terminal:
         assert terminal.exit_code() == 0
