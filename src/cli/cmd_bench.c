@@ -253,7 +253,7 @@ static void print_table(const bench *b, bool ops)
            "%.0f G/s (floats).\n\n",
            l->read_bytes_per_second / 1e9, l->from_cache ? " (from its cache, which holds all of them)" : "",
            l->integer_ops_per_second / 2e9, l->float_ops_per_second / 2e9);
-    printf("%-15s %8s %10s %10s %10s %8s %10s  %s\n", "", "context", "tokens/s", "ms/token", "MB/token", "GB/s",
+    printf("%-18s %8s %10s %10s %10s %8s %10s  %s\n", "", "context", "tokens/s", "ms/token", "MB/token", "GB/s",
            "of limit", "limited by");
     for (int i = 0; i < b->n_lines; i++) {
         const measured *line = &b->lines[i];
@@ -261,9 +261,9 @@ static void print_table(const bench *b, bool ops)
         int n = results_of(b, line, r);
         for (int k = 0; k < (ops ? n : 1); k++) {
             if (k == 0)
-                printf("%-15s %8zu %10.1f", phase_of(line), line->context, 1 / r[k].seconds);
+                printf("%-18s %8zu %10.1f", phase_of(line), line->context, 1 / r[k].seconds);
             else
-                printf("  %-13s %8s %10s", r[k].name, "", "");
+                printf("  %-16s %8s %10s", r[k].name, "", "");
             printf(" %10.4f", r[k].seconds * 1e3);
             if (r[k].bytes > 0)
                 printf(" %10.4f %8.2f %8.1f %%  %s", r[k].bytes / 1e6, r[k].bytes / r[k].seconds / 1e9,

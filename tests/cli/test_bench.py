@@ -119,6 +119,15 @@ def test_table(polymath):
     assert all(line[end - 1] == "%" for line in text.splitlines() if line.startswith(("decode", "prefill")))
 
 
+def test_long_names_keep_the_columns(polymath, source):
+    text = bench(polymath, "--ops", "--repeat", 1, "--contexts", 0, source / "tests/models/deepseek_v32-4bit")
+    lines = text.splitlines()
+    end = next(line for line in lines if "context" in line).index("of limit") + len("of limit")
+    shares = [line for line in lines if line.endswith(("reading", "arithmetic"))]
+    assert sum("latent_attention" in line for line in shares) == 2
+    assert all(line[end - 1] == "%" for line in shares), text
+
+
 def test_a_small_context(polymath):
     result = json.loads(bench(polymath, "--json", "--repeat", 1, "--ctx", 20))
     assert [(line["context"], line["tokens"]) for line in result["decode"] + result["prefill"]] == [(0, 20), (0, 20)]

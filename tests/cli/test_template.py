@@ -106,7 +106,8 @@ def test_run_and_chat_offer_tools_too(polymath, bundled, tmp_path, write):
         refused(call(polymath, command, "--tools", broken, model, *question, input=b"x\n"), 1, "broken.json", "line 1")
         absent = tmp_path / "absent.json"
         refused(call(polymath, command, "--tools", absent, model, *question, input=b"x\n"), 1, "absent.json")
-    refused(call(polymath, "run", "--tools", "-", model, "x", input=b"[]"), 1, "tools: []")
+    piped = json.dumps(TOOLS).encode()
+    refused(call(polymath, "run", "--tools", "-", model, "x", input=piped), 1, f"tools: {json.dumps(TOOLS)}")
 
 
 def test_control_tokens_stand_out_on_a_terminal(polymath, write):
