@@ -42,8 +42,9 @@ static const format formats[] = {
     {"fp8", "fp8", 8, FP8_BLOCK, "F8_E4M3"},
 };
 
-/* What fills a part: floats, any bits, e4m3 codes but NaN, or the scale codes `code` and `code` + 1. */
-typedef enum contents { FLOATS, BITS, E4M3, CODES } contents;
+/* What fills a part: floats, any bits, e4m3 codes but NaN, the scale codes `code` and `code` + 1, or the numbers below
+ * `code` in turn. */
+typedef enum contents { FLOATS, BITS, E4M3, CODES, NUMBERS } contents;
 
 /* One part of a planned tensor, as it will lie in the file. */
 typedef struct part {
@@ -209,6 +210,16 @@ static int plan_tensor(void *user, const pm_planned *t, pm_error *err)
         return plan_matrix(p, t, err);
     if (t->kind == PM_EXPECT_CONV)
         return add_part(p, t, "", "BF16", t->cols, 0.0, sqrt(3.0 / t->cols), err);
+    if (t->kind == PM_EXPECT_TABLE)
+        return add_part(p, t, "", "F32", t->cols, 0.0, sqrt(3.0 / t->cols), err);
+    if (t->kind == PM_EXPECT_CHOICES) {
+        int status = add_part(p, t, "", "U32", t->cols, 0.0, 0.0, err);
+        if (status == PM_OK) {
+            p->parts[p->n - 1].contents = NUMBERS;
+            p->parts[p->n - 1].code = t->below;
+        }
+        return status;
+    }
     if (ends_with(t->module, "A_log"))
         return add_part(p, t, "", "F32", t->cols, 1.0, 1.0, err); /* decay rates e^0 .. e^2 */
     if (ends_with(t->module, "dt_bias"))
@@ -241,6 +252,13 @@ static void fill(const part *p, uint64_t *state, unsigned char *out, size_t byte
     if (p->contents == CODES) {
         for (size_t i = 0; i < bytes; i++)
             out[i] = (unsigned char)(p->code + ((double)(next(state) >> 11) * 0x1p-53 < p->next));
+        return;
+    }
+    if (p->contents == NUMBERS) { /* one after the other, so that those of a row differ */
+        for (size_t i = 0; i < bytes; i += 4) {
+            uint32_t number = (uint32_t)((*state)++ % (uint64_t)p->code);
+            memcpy(out + i, &number, 4);
+        }
         return;
     }
     size_t size = strcmp(p->dtype, "F32") == 0 ? 4 : 2;
@@ -363,7 +381,8 @@ static int parse(int argc, char **argv, arguments *a)
 /* The first n layers of the fields that say what each layer is: lists, and Nemotron-H's pattern. */
 static void cut_layers(json_t *text, int n)
 {
-    static const char *const lists[] = {"layer_types", "layers_block_type", "mlp_layer_types", "indexer_types"};
+    static const char *const lists[] = {"layer_types", "layers_block_type", "mlp_layer_types", "indexer_types",
+                                        "compress_ratios"};
     for (size_t i = 0; i < PM_COUNT(lists); i++) {
         json_t *list = json_object_get(text, lists[i]);
         while (list && json_array_size(list) > (size_t)n)

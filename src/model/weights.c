@@ -678,7 +678,11 @@ static int load_heads(pm_loader *loader, const char *module, int rows, int cols,
 static int plan_one(const pm_loader *loader, const pm_expect *e, const char *module, pm_error *err)
 {
     char stored[NAME_MAX_LEN];
-    pm_planned planned = {module, e->kind, 0, loader->layout->dims[e->rows], loader->layout->dims[e->cols]};
+    pm_planned planned = {.module = module,
+                          .kind = e->kind,
+                          .rows = loader->layout->dims[e->rows],
+                          .cols = loader->layout->dims[e->cols],
+                          .below = loader->layout->experts};
     if (e->kind == PM_EXPECT_IGNORED)
         return PM_OK;
     if (e->kind == PM_EXPECT_HEADS) {

@@ -86,6 +86,7 @@ typedef struct pm_planned {
     const char *module; /* canonical; a stack under the name of its stored form */
     pm_expect_kind kind;
     int experts, rows, cols;
+    int below; /* of numbers of experts: how many there are */
 } pm_planned;
 
 typedef int pm_plan_fn(void *user, const pm_planned *planned, pm_error *err);

@@ -300,7 +300,7 @@ static void test_values_that_do_not_fit(void **state)
         const problem p = {4, 8, 1, true, type ? PM_KV_F32 : PM_KV_F16};
         uint64_t seed = 400;
         parameters w = new_parameters(&p, &seed);
-        sequence seq = new_sequence(&p, 4, &seed);
+        sequence seq = new_sequence(&p, 6, &seed);
         pm_backend *backend = cpu_backend(1, PM_SIMD_BEST);
         pm_rows *rows;
         pm_state *memory;

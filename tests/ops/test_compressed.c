@@ -401,13 +401,57 @@ static void test_all_chosen_is_all(void **state)
     free_parameters(&w);
 }
 
+/* One token far into a context: of the quarter of a million compressed rows the best are found, wherever they lie. */
+static void test_far_position(void **state)
+{
+    (void)state;
+    enum { FAR = 1000003 };
+    const problem p = {1, 8, 2, 5, 4, FAR + 1, 3, 1, 8, true, true, PM_KV_F32};
+    uint64_t seed = 800;
+    parameters w = new_parameters(&p, &seed);
+    sequence s = new_sequence(&p, &seed);
+    pm_backend *backend = cpu_backend(2, PM_SIMD_BEST);
+    pm_rows *rows[SLOTS];
+    float *keys = must_alloc(FAR * 8 * sizeof *keys); /* only those of the window are looked at */
+    double want[8];
+    for (int position = FAR - 5; position < FAR; position++) {
+        key_of(&p, &w, &s, position, want);
+        for (int i = 0; i < 8; i++)
+            keys[position * 8 + i] = (float)want[i];
+    }
+    for (int i = 0; i < SLOTS; i++) {
+        pm_rows_spec spec = {.ratio = i == WINDOW ? 1 : 4, .planes = 1, .width = 8};
+        assert_int_equal(backend->ops->rows_new(backend, &spec, p.type, &rows[i], NULL), PM_OK);
+        const float *from = i == WINDOW ? keys : i == BLOCKS ? s.blocks : s.index_rows;
+        import(backend, &p, rows[i], from, FAR / spec.ratio, 8);
+    }
+    step(backend, &p, &w, &s, rows, FAR, 1);
+    const int32_t *chosen = s.chosen + FAR * p.top_k;
+    double worst = INFINITY;
+    assert_int_equal(s.count[FAR], 3);
+    for (int j = 0; j < 3; j++)
+        worst = fmin(worst, index_score(&p, &w, &s, FAR, chosen[j]));
+    for (int row = 0; row < (FAR + 1) / 4; row++)
+        if (!sees(&p, &s, FAR, row) && index_score(&p, &w, &s, FAR, row) > worst + 1e-5)
+            fail_msg("row %d is better than one chosen", row);
+    naive(&p, &w, &s, FAR, 0, want);
+    for (int d = 0; d < 8; d++)
+        if (!(fabs((double)s.out[FAR * 8 + d] - want[d]) <= 1e-5))
+            fail_msg("element %d is %g, expected %g", d, (double)s.out[FAR * 8 + d], want[d]);
+    for (int i = 0; i < SLOTS; i++)
+        backend->ops->rows_free(backend, rows[i]);
+    free(keys);
+    free_sequence(&s);
+    free_parameters(&w);
+    backend->ops->free(backend);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_against_double),
-        cmocka_unit_test(test_the_best_rows),
-        cmocka_unit_test(test_same_bits),
-        cmocka_unit_test(test_all_chosen_is_all),
+        cmocka_unit_test(test_against_double), cmocka_unit_test(test_the_best_rows),
+        cmocka_unit_test(test_same_bits),      cmocka_unit_test(test_all_chosen_is_all),
+        cmocka_unit_test(test_far_position),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
