@@ -120,6 +120,29 @@ static int glm_kind(const pm_model *model, int i, unsigned *kind, pm_error *err)
     return status;
 }
 
+/* ---- what has to be said ---- */
+
+/* Where these are absent transformers and mlx-lm take different values. */
+static int check_said(const pm_model *model, const char *const *fields, size_t n, pm_error *err)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!pm_config_get(model->config, fields[i]))
+            return pm_fail(err, PM_ERR_FORMAT, "%s lacks the field %s", model->config->path, fields[i]);
+    return PM_OK;
+}
+
+static int v3_complete(const pm_model *model, pm_decoder *d, pm_error *err)
+{
+    static const char *const fields[] = {"routed_scaling_factor", "n_group"};
+    return d->kinds & PM_MOE ? check_said(model, fields, PM_COUNT(fields), err) : PM_OK;
+}
+
+static int glm_complete(const pm_model *model, pm_decoder *d, pm_error *err)
+{
+    static const char *const fields[] = {"routed_scaling_factor"};
+    return d->kinds & PM_MOE ? check_said(model, fields, PM_COUNT(fields), err) : PM_OK;
+}
+
 /* ---- gates ---- */
 
 #define COMMON_RULES                                                                                                   \
@@ -165,13 +188,22 @@ static const pm_gate_rule glm_gate[] = {
         .kind = PM_ROUTE_SIGMOID, .epsilon = 1e-20f, .group_best = 2, .masked = -INFINITY                              \
     }
 
-static const pm_decoder_spec v3_spec = {
-    .renames = renames, .stacks = pm_expert_stacks, .kind = v3_kind, .normalise_top_k = true, .route = ROUTE};
-static const pm_decoder_spec v32_spec = {
-    .renames = renames, .stacks = pm_expert_stacks, .kind = v32_kind, .normalise_top_k = true, .route = ROUTE};
+static const pm_decoder_spec v3_spec = {.renames = renames,
+                                        .stacks = pm_expert_stacks,
+                                        .kind = v3_kind,
+                                        .complete = v3_complete,
+                                        .normalise_top_k = true,
+                                        .route = ROUTE};
+static const pm_decoder_spec v32_spec = {.renames = renames,
+                                         .stacks = pm_expert_stacks,
+                                         .kind = v32_kind,
+                                         .complete = v3_complete,
+                                         .normalise_top_k = true,
+                                         .route = ROUTE};
 static const pm_decoder_spec glm_spec = {.renames = renames,
                                          .stacks = pm_expert_stacks,
                                          .kind = glm_kind,
+                                         .complete = glm_complete,
                                          .normalise_top_k = true,
                                          .interleaved_index = true,
                                          .route = ROUTE};

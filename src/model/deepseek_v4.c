@@ -212,8 +212,10 @@ static int read_layers(pm_model *model, pm_v4 *v, pm_error *err)
                                                "heavily_compressed_attention"};
         const char *type = usual[i > 2 && i % 2]; /* two heavily compressed layers, then both in turn */
         if (ratios) {
-            json_int_t ratio = json_integer_value(json_array_get(ratios, (size_t)i));
-            type = by_ratio[ratio == 0 ? 0 : ratio == 4 ? 1 : 2];
+            const json_t *ratio = json_array_get(ratios, (size_t)i);
+            if (!json_is_number(ratio))
+                return pm_fail(err, PM_ERR_FORMAT, "%s: entry %d of compress_ratios is not a number", config->path, i);
+            type = by_ratio[json_number_value(ratio) <= 0 ? 0 : json_number_value(ratio) <= 4 ? 1 : 2];
         }
         if (types)
             type = json_string_value(json_array_get(types, (size_t)i));
@@ -349,7 +351,10 @@ static int read_route(const pm_config *config, pm_v4 *v, pm_error *err)
 static int read_config(pm_model *model, pm_v4 *v, pm_error *err)
 {
     const pm_config *config = model->config;
+    const json_t *rates = pm_config_get(config, "compress_rates");
     int status = read_layers(model, v, err);
+    if (status == PM_OK && rates && !json_is_object(rates))
+        status = pm_fail(err, PM_ERR_FORMAT, "%s: compress_rates is not an object", config->path);
     if (status == PM_OK)
         status = read_ints(config, v, err);
     if (status == PM_OK)

@@ -155,21 +155,23 @@ static const struct {
     int (*scale)(const rope_source *source, pm_rope *rope, float *inv_freq, pm_error *err);
 } types[] = {{"default", scale_none}, {"linear", scale_linear}, {"llama3", scale_llama3}, {"yarn", scale_yarn}};
 
-/* One scaling for all layers; transformers can also write one for each entry of layer_types. */
-static int check_flat(const pm_config *config, pm_error *err)
+/* The objects of the place are objects, of one scaling for all of its layers; transformers can also write one for each
+ * entry of layer_types. */
+static int check_flat(const pm_config *config, const pm_rope_place *place, pm_error *err)
 {
-    static const char *const places[] = {"rope_parameters", "rope_scaling"};
-    for (size_t i = 0; i < PM_COUNT(places); i++) {
-        const json_t *place = pm_config_get(config, places[i]), *value;
-        const char *name;
-        if (place && !json_is_object(place))
-            return pm_fail(err, PM_ERR_FORMAT, "%s: %s is not an object", config->path, places[i]);
-        json_object_foreach((json_t *)place, name, value)
+    for (size_t i = 0; i < PM_COUNT(place->objects) && place->objects[i]; i++) {
+        char field[64];
+        const char *prefix = place->objects[i], *name;
+        snprintf(field, sizeof(field), "%.*s", (int)(strlen(prefix) - (*prefix != 0)), prefix); /* without the dot */
+        const json_t *object = *field ? pm_config_get(config, field) : NULL, *value;
+        if (object && !json_is_object(object))
+            return pm_fail(err, PM_ERR_FORMAT, "%s: %s is not an object", config->path, field);
+        json_object_foreach((json_t *)object, name, value)
         {
             if (json_is_object(value))
                 return pm_fail(err, PM_ERR_UNSUPPORTED,
-                               "%s: %s.%s, a rope of its own for some layers, is not supported", config->path,
-                               places[i], name);
+                               "%s: %s.%s, a rope of its own for some layers, is not supported", config->path, field,
+                               name);
         }
     }
     return PM_OK;
@@ -243,16 +245,22 @@ int pm_rope_read_at(const pm_config *config, const pm_rope_place *place, int rot
 {
     float theta;
     rope_source source = {.config = config, .place = place, .rotary = rotary};
-    int status = pm_config_float_or(config, place->theta, 1e-3, 1e15, (float)place->base, &theta, err);
+    int status = check_flat(config, place, err);
+    if (status == PM_OK && place->objects[0] && place->objects[1])
+        status = check_agreement(config, err);
+    if (status == PM_OK)
+        status = pm_config_float_or(config, place->theta, 1e-3, 1e15, (float)place->base, &theta, err);
+    if (status != PM_OK)
+        return status;
     source.theta = (double)theta;
-    return status ? status : make_rope(&source, arena, out, err);
+    return make_rope(&source, arena, out, err);
 }
 
 int pm_rope_read(const pm_config *config, int dims, double partial, double base, pm_arena *arena, pm_rope *out,
                  pm_error *err)
 {
     rope_source source = {.config = config, .place = &anywhere, .theta = base > 0 ? base : 10000.0};
-    int status = check_flat(config, err);
+    int status = check_flat(config, &anywhere, err);
     if (status == PM_OK)
         status = check_agreement(config, err);
     if (status == PM_OK)
@@ -261,8 +269,8 @@ int pm_rope_read(const pm_config *config, int dims, double partial, double base,
         status = read_number(&source, "partial_rotary_factor", false, 0.0, &partial, err);
     if (status != PM_OK)
         return status;
-    source.rotary = (int)(dims * partial);
-    if (partial > 1.0 || source.rotary < 2 || source.rotary % 2)
+    source.rotary = partial <= 1.0 ? (int)(dims * partial) : 0;
+    if (source.rotary < 2 || source.rotary % 2)
         return pm_fail(err, PM_ERR_FORMAT,
                        "%s: partial_rotary_factor %g of %d elements is not a positive even number of them",
                        config->path, partial, dims);

@@ -46,6 +46,8 @@ static int plan(const char *oracle, const char *changes, shape *wanted, pm_error
     return status;
 }
 
+#define V4 "../models/deepseek_v4-bf16"
+
 static const struct refusal {
     const char *oracle, *changes;
     pm_status status;
@@ -188,6 +190,22 @@ static const struct refusal {
      PM_ERR_FORMAT,
      {"index_topk_pattern", "5 layers"}},
     {"glm_moe_dsa", "{\"index_topk\": 0}", PM_ERR_UNSUPPORTED, {"index_topk", "config.json"}},
+    {"deepseek_v3", "{\"n_group\": null}", PM_ERR_FORMAT, {"lacks the field n_group", "config.json"}},
+    {"deepseek_v32", "{\"routed_scaling_factor\": null}", PM_ERR_FORMAT, {"lacks the field routed_scaling", "config"}},
+    {"glm_moe_dsa", "{\"routed_scaling_factor\": null}", PM_ERR_FORMAT, {"lacks the field routed_scaling", "config"}},
+    {V4, "{\"rope_scaling\": \"x\"}", PM_ERR_FORMAT, {"rope_scaling is not an object", "config.json"}},
+    {V4, "{\"rope_scaling\": null, \"rope_parameters\": [1]}", PM_ERR_FORMAT, {"rope_parameters", "not an object"}},
+    {V4, "{\"rope_parameters\": {\"main\": {}}}", PM_ERR_UNSUPPORTED, {"rope_parameters.main", "some layers"}},
+    {V4, "{\"rope_parameters\": {\"factor\": 2}}", PM_ERR_FORMAT, {"rope_scaling.type", "rope_parameters says"}},
+    {V4,
+     "{\"rope_scaling\": null, \"rope_parameters\": {\"main\": {}, \"compress\": 1}}",
+     PM_ERR_FORMAT,
+     {"rope_parameters.compress is not an object", "config.json"}},
+    {V4, "{\"compress_rates\": [4]}", PM_ERR_FORMAT, {"compress_rates is not an object", "config.json"}},
+    {V4,
+     "{\"compress_ratios\": [0, \"128\", 4, 128, 4]}",
+     PM_ERR_FORMAT,
+     {"entry 1 of compress_ratios is not a number", "config.json"}},
     {"qwen3_moe", "{\"kv_lora_rank\": 64}", PM_ERR_UNSUPPORTED, {"family 'qwen3_moe' with kv_lora_rank = 64", ""}},
     {"qwen3_moe", "{\"conv_bias\": true}", PM_ERR_UNSUPPORTED, {"family 'qwen3_moe' with conv_bias = true", "false"}},
 };
@@ -209,6 +227,7 @@ static const struct reading {
     const char *oracle, *changes;
     shape wanted;
 } readings[] = {
+    {V4, "{\"compress_ratios\": [0.0, 4.0, 4, 128, 4]}", {"model.layers.1.self_attn.compressor.kv_proj", 128, 128}},
     {"lfm2", "{}", {"model.layers.0.mlp.gate_proj", 64, 48}},
     {"lfm2", "{\"block_auto_adjust_ff_dim\": false}", {"model.layers.0.mlp.gate_proj", 60, 48}},
     {"lfm2", "{\"block_ffn_dim_multiplier\": 1}", {"model.layers.0.mlp.gate_proj", 48, 48}},
