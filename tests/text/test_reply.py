@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
-from test_template import ENV
+from jinja_reference import ENV
 
 TOOLS = [
     {
