@@ -65,7 +65,7 @@ HYBRID = COMMON | {
     "linear_num_value_heads": 4,
     "tie_word_embeddings": False,
 }
-EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 16}
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 8}
 SHARED = {"shared_expert_intermediate_size": 16}
 NARROW = {  # a fourth of the head is rotated; a text model ignores the sections, its three positions being equal
     "partial_rotary_factor": 0.25,
@@ -152,6 +152,7 @@ LATENT = COMMON | {
     "tie_word_embeddings": False,
     "rope_parameters": rope(1e4),
 }
+NARROW_LATENT = {"hidden_size": 40, "kv_lora_rank": 32, "moe_intermediate_size": 8}  # where nothing is quantised
 INDEXED = LATENT | {"index_n_heads": 8, "index_head_dim": 32, "index_topk": 16}
 YARN_DEEPSEEK = {
     "rope_type": "yarn",
@@ -561,6 +562,7 @@ CHECKPOINTS = {
     "deepseek_v3": Checkpoint(
         "DeepseekV3ForCausalLM",
         LATENT
+        | NARROW_LATENT
         | {
             "q_lora_rank": None,
             "first_k_dense_replace": 0,
@@ -584,6 +586,7 @@ CHECKPOINTS = {
     "deepseek_v3-groups": Checkpoint(
         "DeepseekV3ForCausalLM",
         LATENT
+        | NARROW_LATENT
         | {"num_hidden_layers": 3, "n_group": 4, "topk_group": 2, "attention_bias": True, "rope_interleave": False},
         float32=ROUTER,
         without={
@@ -595,6 +598,7 @@ CHECKPOINTS = {
     "deepseek_v3-single": Checkpoint(
         "DeepseekV3ForCausalLM",
         LATENT
+        | NARROW_LATENT
         | {
             "num_experts_per_tok": 1,
             "norm_topk_prob": False,  # transformers would make the weight 1
@@ -607,6 +611,7 @@ CHECKPOINTS = {
     "deepseek_v32": Checkpoint(
         "DeepseekV32ForCausalLM",
         INDEXED
+        | NARROW_LATENT
         | {
             "num_hidden_layers": 3,
             "mlp_layer_types": ["sparse", "dense", "sparse"],
@@ -619,7 +624,8 @@ CHECKPOINTS = {
     ),
     "deepseek_v32-4": Checkpoint(
         "DeepseekV32ForCausalLM",
-        INDEXED | {"index_topk": 4, "index_head_dim": 16, "attention_bias": True, "n_shared_experts": 2},
+        INDEXED | NARROW_LATENT
+        | {"index_topk": 4, "index_head_dim": 16, "attention_bias": True, "n_shared_experts": 2},
         float32=ROUTER,
         without={"index_topk": {"index_topk": 512}},
         old={"rope_parameters": REMOVED, "rope_theta": 1e4, "rope_scaling": None, "mlp_layer_types": REMOVED},
