@@ -145,6 +145,7 @@ pm_multiply_fn pm_multiply_2bit_avx2, pm_multiply_3bit_avx2, pm_multiply_5bit_av
 void pm_rms_norm_avx2(const float *x, const float *w, float eps, int n, float *y);
 void pm_quantise_avx2(const float *x, int n, int group, pm_layout layout, const pm_quantised *to);
 void pm_swiglu_avx2(const float *gate, const float *up, float limit, int64_t n, float *y);
+void pm_dequantise_avx2(const pm_weight *w, int row, int first, int count, float *y);
 void pm_add_scaled_avx2(float *acc, const float *y, float factor, int64_t n);
 extern const pm_matrix_kernels pm_matrix_avx512;
 pm_multiply_fn pm_multiply_bf16_avx512, pm_multiply_f16_avx512, pm_multiply_f32_avx512, pm_multiply_mxfp8_avx512,

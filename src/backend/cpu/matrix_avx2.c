@@ -413,7 +413,7 @@ const pm_matrix_kernels pm_matrix_avx2 = {
     .rms_norm = pm_rms_norm_avx2,
     .quantise = pm_quantise_avx2,
     .swiglu = pm_swiglu_avx2,
-    .dequantise = pm_dequantise,
+    .dequantise = pm_dequantise_avx2,
     .add_scaled = pm_add_scaled_avx2,
 };
 
