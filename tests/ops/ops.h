@@ -83,14 +83,22 @@ static inline pm_backend *cpu_backend(int threads, pm_simd simd)
 static const struct {
     int threads;
     pm_simd simd;
-} settings[] = {{1, PM_SIMD_SCALAR}, {2, PM_SIMD_SCALAR}, {5, PM_SIMD_SCALAR},
-                {1, PM_SIMD_AVX2},   {2, PM_SIMD_AVX2},   {5, PM_SIMD_AVX2}};
+} settings[] = {{1, PM_SIMD_SCALAR}, {2, PM_SIMD_SCALAR}, {5, PM_SIMD_SCALAR}, {1, PM_SIMD_AVX2},
+                {2, PM_SIMD_AVX2},   {5, PM_SIMD_AVX2},   {1, PM_SIMD_AVX512}, {2, PM_SIMD_AVX512}};
 
-enum { SCALAR_SETTINGS = 3, ALL_SETTINGS = 6 };
+enum { SCALAR_SETTINGS = 3, AVX2_SETTINGS = 6, ALL_SETTINGS = 8 };
 
 static inline int count_settings(void)
 {
-    return have_avx2() ? ALL_SETTINGS : SCALAR_SETTINGS;
+    pm_backend *backend;
+    if (!have_avx2())
+        return SCALAR_SETTINGS;
+    if (pm_backend_cpu_new(&backend, 1, PM_SIMD_AVX512, NULL) != PM_OK) {
+        print_message("this processor has no AVX-512: its level is not tested\n");
+        return AVX2_SETTINGS;
+    }
+    backend->ops->free(backend);
+    return ALL_SETTINGS;
 }
 
 static inline pm_tensor *new_tensor(pm_backend *backend, int64_t rows, int64_t cols, const float *init)

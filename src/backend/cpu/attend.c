@@ -145,7 +145,7 @@ const float *pm_block_rows(const pm_cpu *cpu, const pm_rows *rows, int64_t block
     *stride = dim;
     if (rows->type == PM_KV_F32)
         return from;
-    if (dim <= PM_TILE_COLUMNS) {
+    if (dim <= PM_NARROW) {
         cpu->mixer->widen(from, room, (size_t)n * dim);
         return room;
     }
@@ -179,13 +179,15 @@ void pm_fold(const pm_cpu *cpu, const pm_bench *bench, int n, float scale, const
                 bench->scores[r][j] = -INFINITY;
         query->correction = kernels->softmax(bench->scores[r], &query->max, &query->sum);
     }
-    for (int d = 0; d < value_dim; d += PM_TILE_COLUMNS)
+    /* Columns of the values that all queries use before the next ones are touched, so that these stay in the
+     * first-level cache. */
+    for (int d = 0; d < value_dim; d += kernels->columns)
         for (int r = 0; r < n; r++) {
             const pm_query *query = bench->queries + r;
             if (query->from < query->to)
                 kernels->mix(bench->acc + (size_t)r * (size_t)value_dim + d, query->correction,
                              bench->scores[r] + query->from, v + (size_t)query->from * stride + d, stride,
-                             value_dim - d < PM_TILE_COLUMNS ? value_dim - d : PM_TILE_COLUMNS,
+                             value_dim - d < kernels->columns ? value_dim - d : kernels->columns,
                              query->to - query->from);
         }
 }

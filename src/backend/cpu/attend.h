@@ -7,12 +7,10 @@
 
 enum {
     PM_TILE_ROWS = 32, /* queries (tokens times heads) that share the reading of a block */
-    /* Columns of the values of a block that all queries use before the next ones are touched, so that these stay in the
-     * first-level cache. */
-    PM_TILE_COLUMNS = 64,
-    /* Elements between rows of a widened block wider than that: a power of two apart, rows would compete for the same
-     * few lines of the cache. */
-    PM_ROW_PAD = 16
+    /* Elements between rows of a widened block wider than PM_NARROW: a power of two apart, rows would compete for the
+     * same few lines of the cache. */
+    PM_ROW_PAD = 16,
+    PM_NARROW = 64
 };
 
 /* ---- rope ---- */

@@ -21,6 +21,7 @@ static void scalar_ssm_gates(float A_log, float raw, float min, float max, float
 }
 
 const pm_mixer_kernels pm_mixer_scalar = {
+    .columns = 64,
     .dot = scalar_dot,
     .widen = pm_scalar_widen,
     .narrow = pm_scalar_narrow,
@@ -43,6 +44,8 @@ const pm_mixer_kernels pm_mixer_scalar = {
 const pm_mixer_kernels *pm_mixer_kernels_for(pm_simd simd)
 {
 #if defined(__x86_64__)
+    if (simd >= PM_SIMD_AVX512)
+        return &pm_mixer_avx512;
     if (simd >= PM_SIMD_AVX2)
         return &pm_mixer_avx2;
 #endif

@@ -42,6 +42,7 @@ typedef struct pm_ssm_args {
 } pm_ssm_args;
 
 typedef struct pm_mixer_kernels {
+    int columns; /* that `mix` takes best at a time */
     float (*dot)(const float *a, const float *b, int n);
     void (*widen)(const uint16_t *from, float *to, size_t n);  /* f16 to f32 */
     void (*narrow)(const float *from, uint16_t *to, size_t n); /* f32 to f16, nearest even */
@@ -77,7 +78,7 @@ typedef struct pm_mixer_kernels {
 
 extern const pm_mixer_kernels pm_mixer_scalar;
 #if defined(__x86_64__)
-extern const pm_mixer_kernels pm_mixer_avx2;
+extern const pm_mixer_kernels pm_mixer_avx2, pm_mixer_avx512;
 #endif
 
 /* ---- scalar kernels, one file each ---- */

@@ -7,6 +7,7 @@ static void avx2_sqrt_softplus(const float *x, float *y, int n)
 }
 
 const pm_mixer_kernels pm_mixer_avx2 = {
+    .columns = 64,
     .dot = pm_dot_avx2,
     .widen = pm_avx2_widen,
     .narrow = pm_avx2_narrow,

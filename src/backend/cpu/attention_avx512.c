@@ -1,0 +1,130 @@
+/* The kernels of attention for AVX-512, with the same bits: the 16 partial sums of a dot product are one vector. What
+ * is not here is as for AVX2. */
+#if defined(__x86_64__)
+
+#include "backend/cpu/math_avx2.h"
+#include "backend/cpu/mixer.h"
+
+enum { ROWS = 8 /* of k side by side */ };
+
+static inline __mmask16 first_lanes(int n)
+{
+    return (__mmask16)((1u << n) - 1);
+}
+
+static inline float reduce(__m512 p)
+{
+    return pm_reduce16_avx2(_mm512_castps512_ps256(p), _mm512_extractf32x8_ps(p, 1));
+}
+
+/* The trees of eight sets of 16 partial sums, side by side. */
+static inline __m256 reduce8(const __m512 p[ROWS])
+{
+    __m512 pair[4], four[2];
+    for (int i = 0; i < 4; i++) /* p[i] + p[i + 8] of two */
+        pair[i] = _mm512_add_ps(_mm512_shuffle_f32x4(p[2 * i], p[2 * i + 1], 0x44),
+                                _mm512_shuffle_f32x4(p[2 * i], p[2 * i + 1], 0xee));
+    for (int i = 0; i < 2; i++) /* + 4, of four, one in each 128 bits */
+        four[i] = _mm512_add_ps(_mm512_shuffle_f32x4(pair[2 * i], pair[2 * i + 1], 0x88),
+                                _mm512_shuffle_f32x4(pair[2 * i], pair[2 * i + 1], 0xdd));
+    __m512 two = _mm512_add_ps(_mm512_shuffle_ps(four[0], four[1], 0x44), _mm512_shuffle_ps(four[0], four[1], 0xee));
+    __m512 one = _mm512_add_ps(_mm512_shuffle_ps(two, two, 0x88), _mm512_shuffle_ps(two, two, 0xdd));
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 0, 0, 0, 0, 0, 0, 0, 0);
+    return _mm512_castps512_ps256(_mm512_permutexvar_ps(order, one));
+}
+
+/* Products of q with `rows` rows, a constant. */
+static inline __attribute__((always_inline)) void dots(const float *q, const float *k, size_t stride, int dim,
+                                                       const int rows, float scale, float *scores)
+{
+    __m512 sum[ROWS];
+    int i = 0;
+    for (int j = 0; j < rows; j++)
+        sum[j] = _mm512_setzero_ps();
+    for (; i + 16 <= dim; i += 16) {
+        __m512 a = _mm512_loadu_ps(q + i);
+        for (int j = 0; j < rows; j++)
+            sum[j] = _mm512_fmadd_ps(a, _mm512_loadu_ps(k + (size_t)j * stride + i), sum[j]);
+    }
+    if (i < dim) {
+        __mmask16 left = first_lanes(dim - i);
+        __m512 a = _mm512_maskz_loadu_ps(left, q + i);
+        for (int j = 0; j < rows; j++)
+            sum[j] = _mm512_mask3_fmadd_ps(a, _mm512_maskz_loadu_ps(left, k + (size_t)j * stride + i), sum[j], left);
+    }
+    if (rows == ROWS)
+        _mm256_storeu_ps(scores, _mm256_mul_ps(_mm256_set1_ps(scale), reduce8(sum)));
+    for (int j = 0; rows < ROWS && j < rows; j++)
+        scores[j] = scale * reduce(sum[j]);
+}
+
+static void scores_avx512(const float *q, const float *k, size_t stride, int dim, int n, float scale, float *scores)
+{
+    int j = 0;
+    for (; j + ROWS <= n; j += ROWS)
+        dots(q, k + (size_t)j * stride, stride, dim, ROWS, scale, scores + j);
+    for (; j < n; j++)
+        dots(q, k + (size_t)j * stride, stride, dim, 1, scale, scores + j);
+}
+
+/* Columns [0, 16 * vectors) of acc and v, kept in registers over all rows. */
+static inline __attribute__((always_inline)) void mix_columns(float *acc, __m512 correction, const float *p,
+                                                              const float *v, size_t stride, int n, const int vectors)
+{
+    __m512 a[8];
+    for (int i = 0; i < vectors; i++)
+        a[i] = _mm512_mul_ps(_mm512_loadu_ps(acc + 16 * i), correction);
+    for (int j = 0; j < n; j++, v += stride) {
+        __m512 weight = _mm512_set1_ps(p[j]);
+        for (int i = 0; i < vectors; i++)
+            a[i] = _mm512_fmadd_ps(weight, _mm512_loadu_ps(v + 16 * i), a[i]);
+    }
+    for (int i = 0; i < vectors; i++)
+        _mm512_storeu_ps(acc + 16 * i, a[i]);
+}
+
+static void mix_avx512(float *acc, float correction, const float *p, const float *v, size_t stride, int dim, int n)
+{
+    __m512 factor = _mm512_set1_ps(correction);
+    int d = 0;
+    for (; d + 128 <= dim; d += 128)
+        mix_columns(acc + d, factor, p, v + d, stride, n, 8);
+    for (; d + 64 <= dim; d += 64)
+        mix_columns(acc + d, factor, p, v + d, stride, n, 4);
+    for (; d + 16 <= dim; d += 16)
+        mix_columns(acc + d, factor, p, v + d, stride, n, 1);
+    if (d < dim) {
+        __mmask16 left = first_lanes(dim - d);
+        __m512 a = _mm512_mul_ps(_mm512_maskz_loadu_ps(left, acc + d), factor);
+        for (int j = 0; j < n; j++)
+            a = _mm512_fmadd_ps(_mm512_set1_ps(p[j]), _mm512_maskz_loadu_ps(left, v + (size_t)j * stride + d), a);
+        _mm512_mask_storeu_ps(acc + d, left, a);
+    }
+}
+
+static void sqrt_softplus_avx512(const float *x, float *y, int n)
+{
+    pm_sqrt_softplus(x, y, n);
+}
+
+const pm_mixer_kernels pm_mixer_avx512 = {
+    .columns = 128,
+    .dot = pm_dot_avx2,
+    .widen = pm_avx2_widen,
+    .narrow = pm_avx2_narrow,
+    .scores = scores_avx512,
+    .softmax = pm_avx2_softmax,
+    .mix = mix_avx512,
+    .gate = pm_avx2_gate,
+    .sqrt_softplus = sqrt_softplus_avx512,
+    .add_positive = pm_avx2_add_positive,
+    .conv = pm_avx2_conv,
+    .delta_gates = pm_avx2_delta_gates,
+    .delta = pm_avx2_delta,
+    .ssm_gates = pm_avx2_ssm_gates,
+    .ssm = pm_avx2_ssm,
+    .gated_norm = pm_avx2_gated_norm,
+    .compress = pm_avx2_compress,
+};
+
+#endif
