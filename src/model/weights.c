@@ -226,14 +226,18 @@ int pm_loader_tensor(pm_loader *loader, int64_t rows, int64_t cols, const float 
     return status;
 }
 
-/* Values of a small float tensor, plus `shift`, to `out`. */
+/* Values of a small float tensor, plus `shift`, to `out`. One that is not a number is refused here: not all of them
+ * show in the logits (what experts are chosen by does not). */
 static int read_floats(pm_loader *loader, const pm_stored *t, size_t n, float shift, float *out, pm_error *err)
 {
     if (!is_float(t->dtype))
         return pm_fail(err, PM_ERR_FORMAT, "%s: tensor %s has dtype %s, expected F32, F16 or BF16",
                        pm_checkpoint_file(loader->checkpoint, t), t->name, pm_dtype_name(t->dtype));
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
         out[i] = read_float(t, i) + shift;
+        if (isnan(out[i]))
+            return fail_tensor(loader, t, err, "has a value that is not a number");
+    }
     loader->parameters += (int64_t)n;
     loader->active += (int64_t)n;
     return PM_OK;

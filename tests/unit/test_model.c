@@ -56,6 +56,15 @@ static void short_norm(edit *e)
     edit_add(e, "language_model.model.norm.weight", PM_BF16, 1, (int64_t[]){255}, NULL);
 }
 
+static void norm_of_nan(edit *e)
+{
+    uint16_t values[256];
+    memset(values, 0x7f, sizeof(values));
+    values[7] = 0x7fc0; /* the others are large */
+    edit_drop(e, "language_model.model.norm.weight");
+    edit_add(e, "language_model.model.norm.weight", PM_BF16, 1, (int64_t[]){256}, values);
+}
+
 static void transposed_matrix(edit *e)
 {
     edit_tensor *t = edit_find(e, L3 "self_attn.k_proj.weight");
@@ -184,6 +193,7 @@ static const struct refusal {
     {"one tensor under two names", two_names, PM_ERR_FORMAT, {"model.language_model.norm.weight", "two names"}},
     {"a norm of integers", integer_norm, PM_ERR_FORMAT, {"layers.0.input_layernorm.weight", "dtype U16"}},
     {"a norm of another length", short_norm, PM_ERR_FORMAT, {"norm.weight has shape [255]", "[256]"}},
+    {"a norm of what is no number", norm_of_nan, PM_ERR_FORMAT, {"model.norm.weight", "not a number"}},
     {"a matrix of another shape",
      transposed_matrix,
      PM_ERR_FORMAT,
