@@ -75,7 +75,8 @@ static int read_settings(const json_t *object, const place *at, pm_quant *out, p
     return status;
 }
 
-/* Hugging Face's fp8: e4m3 weights with one scale for each block of weight_block_size, or without it for each matrix. */
+/* Hugging Face's fp8: e4m3 weights with one scale for each block of weight_block_size, or without it for each matrix.
+ */
 static int read_fp8(const json_t *object, const place *at, pm_quant *out, pm_error *err)
 {
     const json_t *size = json_object_get(object, "weight_block_size");
