@@ -20,7 +20,17 @@ export ASAN_OPTIONS=allocator_may_return_null=1
 only=
 [ "$preset" = release ] || only="--ignore=tests/package --corpus-mb=1"
 
+# The Python tests of text take as long as all others together, so they run beside them; each run is one process.
+python_tests() {
+    .venv/bin/python -m pytest -q -p no:cacheprovider "$@" --build-dir "build/$preset" --models "$models"
+}
+
 failed=0
 ctest --preset "$preset" || failed=1
-.venv/bin/python -m pytest -q -p no:cacheprovider tests --build-dir "build/$preset" --models "$models" $only || failed=1
+text=$(mktemp)
+trap 'rm -f "$text"' EXIT
+python_tests tests/text $only >"$text" 2>&1 &
+python_tests tests --ignore=tests/text $only || failed=1
+wait $! || failed=1
+cat "$text"
 exit $failed

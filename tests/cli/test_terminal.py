@@ -97,8 +97,7 @@ def test_interrupting_chat(polymath, bundled, tmp_path):
         terminal.wait_for(b"> ")
         terminal.type(b"half a line")
         terminal.wait_for(b"half a line")
-        terminal.type(b"\x03")  # drops the line
-        terminal.wait_for(b"> ")
+        terminal.press(b"\x03", b"> ")  # drops the line
         terminal.type(b"What is a cat?\n")
         terminal.wait_for(b"feline")
         terminal.type(b"\x03")
