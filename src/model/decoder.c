@@ -146,15 +146,15 @@ bool pm_decoder_window(const pm_config *config)
            (!json_object_get(config->text, "sliding_window") && !json_object_get(config->root, "sliding_window"));
 }
 
-int pm_decoder_layer_type(const pm_model *model, int i, const char **out, pm_error *err)
+int pm_decoder_list_entry(const pm_model *model, const char *field, int i, const char **out, pm_error *err)
 {
-    const json_t *types = pm_config_get(model->config, "layer_types");
-    if (types && (!json_is_array(types) || json_array_size(types) != (size_t)model->layers))
-        return pm_fail(err, PM_ERR_FORMAT, "%s: layer_types has %zu entries, but num_hidden_layers is %d",
-                       model->config->path, json_array_size(types), model->layers);
-    *out = types ? json_string_value(json_array_get(types, (size_t)i)) : NULL;
-    if (types && !*out)
-        return pm_fail(err, PM_ERR_FORMAT, "%s: entry %d of layer_types is not a string", model->config->path, i);
+    const json_t *list = pm_config_get(model->config, field);
+    if (list && (!json_is_array(list) || json_array_size(list) != (size_t)model->layers))
+        return pm_fail(err, PM_ERR_FORMAT, "%s: %s has %zu entries, but num_hidden_layers is %d", model->config->path,
+                       field, json_array_size(list), model->layers);
+    *out = list ? json_string_value(json_array_get(list, (size_t)i)) : NULL;
+    if (list && !*out)
+        return pm_fail(err, PM_ERR_FORMAT, "%s: entry %d of %s is not a string", model->config->path, i, field);
     return PM_OK;
 }
 

@@ -128,8 +128,8 @@ typedef struct pm_decoder_spec {
 /* Where stacks of experts are found, by transformers' and by mlx-lm's names. */
 extern const pm_stack pm_expert_stacks[];
 
-/* The entry of layer i in the list layer_types, NULL without the list. */
-int pm_decoder_layer_type(const pm_model *model, int i, const char **out, pm_error *err);
+/* The entry of layer i in the config's list `field` of names, NULL without the list. */
+int pm_decoder_list_entry(const pm_model *model, const char *field, int i, const char **out, pm_error *err);
 
 /* load and step of a pm_family whose spec is a pm_decoder_spec. */
 int pm_decoder_load(pm_model *model, int step_tokens, pm_error *err);
@@ -209,6 +209,11 @@ struct pm_decoder {
     pm_tensor *projected, *scanned;
     pm_tensor *q_latent, *kv_row, *latents, *mixed_latents, *index_q, *index_k, *index_weights;
 };
+
+/* y[i] = w[i] input_layernorm(x), and x += w from: what a mixer begins and ends with. */
+int pm_decoder_in(pm_model *model, const pm_batch *batch, const pm_decoder_layer *l, int n, const pm_weight *const *w,
+                  pm_tensor *const *y, pm_error *err);
+int pm_decoder_out(pm_model *model, const pm_batch *batch, const pm_weight *w, const pm_tensor *from, pm_error *err);
 
 /* Latent attention, decoder_latent.c: its tensors, config fields (after the kinds of layers are known), cache slots of
  * a layer, and step. */

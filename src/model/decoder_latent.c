@@ -118,16 +118,10 @@ static int project(pm_model *model, const pm_batch *batch, const pm_decoder_laye
     pm_decoder *d = model->impl;
     const pm_backend_ops *op = model->backend->ops;
     bool latent = l->kind & PM_Q_LATENT, index = l->kind & PM_INDEXER;
-    pm_linear_args first = {
-        .x = d->x,
-        .norm = l->input_layernorm,
-        .eps = d->eps,
-        .n = index ? 4 : 2,
-        .w = (const pm_weight *[]){latent ? &l->self_attn.latent.q_a_proj : &l->self_attn.latent.q_b_proj,
+    const pm_weight *const in[] = {latent ? &l->self_attn.latent.q_a_proj : &l->self_attn.latent.q_b_proj,
                                    &l->self_attn.latent.kv_a_proj_with_mqa, &l->self_attn.latent.indexer.wk,
-                                   &l->self_attn.latent.indexer.weights_proj},
-        .y = (pm_tensor *[]){latent ? d->q_latent : d->q, d->kv_row, d->index_k, d->index_weights},
-    };
+                                   &l->self_attn.latent.indexer.weights_proj};
+    pm_tensor *const to[] = {latent ? d->q_latent : d->q, d->kv_row, d->index_k, d->index_weights};
     pm_linear_args second = {
         .x = d->q_latent,
         .norm = l->self_attn.latent.q_a_layernorm,
@@ -136,7 +130,7 @@ static int project(pm_model *model, const pm_batch *batch, const pm_decoder_laye
         .w = (const pm_weight *[]){&l->self_attn.latent.q_b_proj, &l->self_attn.latent.indexer.wq_b},
         .y = (pm_tensor *[]){d->q, d->index_q},
     };
-    int status = op->linear(model->backend, batch, &first, err);
+    int status = pm_decoder_in(model, batch, l, index ? 4 : 2, in, to, err);
     return status || !latent ? status : op->linear(model->backend, batch, &second, err);
 }
 
@@ -204,8 +198,6 @@ int pm_latent_step(pm_model *model, const pm_batch *batch, const pm_decoder_laye
         .transposed = l->self_attn.latent.unembed_out.transposed,
         .y = d->attended,
     };
-    pm_linear_args out = {
-        .x = d->attended, .n = 1, .w = (const pm_weight *[]){&l->self_attn.o_proj}, .y = &d->x, .residual = d->x};
     int status = project(model, batch, l, err);
     if (status == PM_OK)
         status = op->heads(model->backend, batch, &embed, err);
@@ -215,5 +207,5 @@ int pm_latent_step(pm_model *model, const pm_batch *batch, const pm_decoder_laye
         status = op->latent_attention(model->backend, batch, &attend, err);
     if (status == PM_OK)
         status = op->heads(model->backend, batch, &unembed, err);
-    return status ? status : op->linear(model->backend, batch, &out, err);
+    return status ? status : pm_decoder_out(model, batch, &l->self_attn.o_proj, d->attended, err);
 }

@@ -85,12 +85,7 @@ int pm_mamba_step(pm_model *model, const pm_batch *batch, const pm_decoder_layer
 {
     pm_decoder *d = model->impl;
     const pm_backend_ops *op = model->backend->ops;
-    pm_linear_args in = {.x = d->x,
-                         .norm = l->input_layernorm,
-                         .eps = d->eps,
-                         .n = 1,
-                         .w = (const pm_weight *[]){&l->mamba.in_proj},
-                         .y = &d->projected};
+    const pm_weight *const in[] = {&l->mamba.in_proj};
     pm_mamba2_args scan = {.projected = d->projected,
                            .conv = l->mamba.conv1d,
                            .conv_bias = l->mamba.conv1d_bias,
@@ -109,10 +104,8 @@ int pm_mamba_step(pm_model *model, const pm_batch *batch, const pm_decoder_layer
                            .conv_state = l->states,
                            .ssm_state = l->states + 1,
                            .out = d->scanned};
-    pm_linear_args out = {
-        .x = d->scanned, .n = 1, .w = (const pm_weight *[]){&l->mamba.out_proj}, .y = &d->x, .residual = d->x};
-    int status = op->linear(model->backend, batch, &in, err);
+    int status = pm_decoder_in(model, batch, l, 1, in, &d->projected, err);
     if (status == PM_OK)
         status = op->mamba2(model->backend, batch, &scan, err);
-    return status ? status : op->linear(model->backend, batch, &out, err);
+    return status ? status : pm_decoder_out(model, batch, &l->mamba.out_proj, d->scanned, err);
 }

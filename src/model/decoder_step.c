@@ -3,19 +3,28 @@
 
 #include <math.h>
 
+int pm_decoder_in(pm_model *model, const pm_batch *batch, const pm_decoder_layer *l, int n, const pm_weight *const *w,
+                  pm_tensor *const *y, pm_error *err)
+{
+    pm_decoder *d = model->impl;
+    pm_linear_args args = {.x = d->x, .norm = l->input_layernorm, .eps = d->eps, .n = n, .w = w, .y = y};
+    return model->backend->ops->linear(model->backend, batch, &args, err);
+}
+
+int pm_decoder_out(pm_model *model, const pm_batch *batch, const pm_weight *w, const pm_tensor *from, pm_error *err)
+{
+    pm_decoder *d = model->impl;
+    pm_linear_args args = {.x = from, .n = 1, .w = &w, .y = &d->x, .residual = d->x};
+    return model->backend->ops->linear(model->backend, batch, &args, err);
+}
+
 /* x += o_proj(attention(q_proj, k_proj, v_proj of input_layernorm(x))) */
 static int attention(pm_model *model, const pm_batch *batch, const pm_decoder_layer *l, pm_error *err)
 {
     pm_decoder *d = model->impl;
     const pm_backend_ops *op = model->backend->ops;
-    pm_linear_args in = {
-        .x = d->x,
-        .norm = l->input_layernorm,
-        .eps = d->eps,
-        .n = 3,
-        .w = (const pm_weight *[]){&l->self_attn.q_proj, &l->self_attn.k_proj, &l->self_attn.v_proj},
-        .y = (pm_tensor *[]){d->q, d->k, d->v},
-    };
+    const pm_weight *const in[] = {&l->self_attn.q_proj, &l->self_attn.k_proj, &l->self_attn.v_proj};
+    pm_tensor *const to[] = {d->q, d->k, d->v};
     pm_attention_args attend = {
         .q = d->q,
         .k = d->k,
@@ -34,12 +43,10 @@ static int attention(pm_model *model, const pm_batch *batch, const pm_decoder_la
         .layer = (int)(l - d->layers),
         .out = d->attended,
     };
-    pm_linear_args out = {
-        .x = d->attended, .n = 1, .w = (const pm_weight *[]){&l->self_attn.o_proj}, .y = &d->x, .residual = d->x};
-    int status = op->linear(model->backend, batch, &in, err);
+    int status = pm_decoder_in(model, batch, l, 3, in, to, err);
     if (status == PM_OK)
         status = op->attention(model->backend, batch, &attend, err);
-    return status ? status : op->linear(model->backend, batch, &out, err);
+    return status ? status : pm_decoder_out(model, batch, &l->self_attn.o_proj, d->attended, err);
 }
 
 /* x += out_proj(gated delta rule(in_proj_* of input_layernorm(x))) */
@@ -48,15 +55,9 @@ static int delta_net(pm_model *model, const pm_batch *batch, const pm_decoder_la
     pm_decoder *d = model->impl;
     const pm_backend_ops *op = model->backend->ops;
     bool interleaved = l->kind & PM_DELTA_INTERLEAVED;
-    pm_linear_args in = {
-        .x = d->x,
-        .norm = l->input_layernorm,
-        .eps = d->eps,
-        .n = interleaved ? 2 : 4,
-        .w = (const pm_weight *[]){&l->linear_attn.in_proj_qkv, &l->linear_attn.in_proj_b, &l->linear_attn.in_proj_a,
-                                   &l->linear_attn.in_proj_z},
-        .y = (pm_tensor *[]){d->qkv, d->b, d->a, d->z},
-    };
+    const pm_weight *const in[] = {&l->linear_attn.in_proj_qkv, &l->linear_attn.in_proj_b, &l->linear_attn.in_proj_a,
+                                   &l->linear_attn.in_proj_z};
+    pm_tensor *const to[] = {d->qkv, d->b, d->a, d->z};
     pm_gated_delta_args delta = {
         .interleaved = interleaved,
         .qkv = d->qkv,
@@ -77,12 +78,10 @@ static int delta_net(pm_model *model, const pm_batch *batch, const pm_decoder_la
         .delta_state = l->states + 1,
         .out = d->mixed,
     };
-    pm_linear_args out = {
-        .x = d->mixed, .n = 1, .w = (const pm_weight *[]){&l->linear_attn.out_proj}, .y = &d->x, .residual = d->x};
-    int status = op->linear(model->backend, batch, &in, err);
+    int status = pm_decoder_in(model, batch, l, interleaved ? 2 : 4, in, to, err);
     if (status == PM_OK)
         status = op->gated_delta(model->backend, batch, &delta, err);
-    return status ? status : op->linear(model->backend, batch, &out, err);
+    return status ? status : pm_decoder_out(model, batch, &l->linear_attn.out_proj, d->mixed, err);
 }
 
 /* x += out_proj(gated convolution(in_proj of input_layernorm(x))) */
@@ -90,12 +89,7 @@ static int short_conv(pm_model *model, const pm_batch *batch, const pm_decoder_l
 {
     pm_decoder *d = model->impl;
     const pm_backend_ops *op = model->backend->ops;
-    pm_linear_args in = {.x = d->x,
-                         .norm = l->input_layernorm,
-                         .eps = d->eps,
-                         .n = 1,
-                         .w = (const pm_weight *[]){&l->conv.in_proj},
-                         .y = &d->bcx};
+    const pm_weight *const in[] = {&l->conv.in_proj};
     pm_short_conv_args conv = {.bcx = d->bcx,
                                .conv = l->conv.conv,
                                .bias = l->conv.bias,
@@ -103,12 +97,10 @@ static int short_conv(pm_model *model, const pm_batch *batch, const pm_decoder_l
                                .kernel = d->dims[PM_D_KERNEL],
                                .conv_state = l->states,
                                .out = d->convolved};
-    pm_linear_args out = {
-        .x = d->convolved, .n = 1, .w = (const pm_weight *[]){&l->conv.out_proj}, .y = &d->x, .residual = d->x};
-    int status = op->linear(model->backend, batch, &in, err);
+    int status = pm_decoder_in(model, batch, l, 1, in, &d->bcx, err);
     if (status == PM_OK)
         status = op->short_conv(model->backend, batch, &conv, err);
-    return status ? status : op->linear(model->backend, batch, &out, err);
+    return status ? status : pm_decoder_out(model, batch, &l->conv.out_proj, d->convolved, err);
 }
 
 /* x += experts(post_attention_layernorm(x)), in layers of one block of their norm; a plain MLP is a shared expert

@@ -13,21 +13,6 @@ static const pm_rename renames[] = {{NULL, NULL}};
 
 /* ---- kinds of layers ---- */
 
-/* The entry of layer i in a list of names; NULL without the list. */
-static int list_entry(const pm_model *model, const char *field, int i, const char **out, pm_error *err)
-{
-    const json_t *list = pm_config_get(model->config, field);
-    *out = NULL;
-    if (!list)
-        return PM_OK;
-    if (!json_is_array(list) || json_array_size(list) != (size_t)model->layers)
-        return pm_fail(err, PM_ERR_FORMAT, "%s: %s has %zu entries, but num_hidden_layers is %d", model->config->path,
-                       field, json_array_size(list), model->layers);
-    *out = json_string_value(json_array_get(list, (size_t)i));
-    return *out ? PM_OK
-                : pm_fail(err, PM_ERR_FORMAT, "%s: entry %d of %s is not a string", model->config->path, i, field);
-}
-
 /* mlp_layer_types says which layers have experts; without it all from first_k_dense_replace on, or of these every
  * moe_layer_freq-th. */
 static int feed_forward(const pm_model *model, int i, unsigned *kind, pm_error *err)
@@ -35,7 +20,7 @@ static int feed_forward(const pm_model *model, int i, unsigned *kind, pm_error *
     const pm_config *config = model->config;
     const char *type;
     int dense, every;
-    int status = list_entry(model, "mlp_layer_types", i, &type, err);
+    int status = pm_decoder_list_entry(model, "mlp_layer_types", i, &type, err);
     if (status == PM_OK)
         status = pm_config_int_or(config, "first_k_dense_replace", 0, 1 << 16, 0, &dense, err);
     if (status == PM_OK)
@@ -80,7 +65,7 @@ static int has_indexer(const pm_model *model, int i, bool *has, pm_error *err)
     const json_t *pattern = pm_config_get(config, "index_topk_pattern");
     const char *type;
     int freq, offset;
-    int status = list_entry(model, "indexer_types", i, &type, err);
+    int status = pm_decoder_list_entry(model, "indexer_types", i, &type, err);
     if (status == PM_OK && !type && json_is_string(pattern)) {
         const char *letters = json_string_value(pattern);
         if (strlen(letters) != (size_t)model->layers || strspn(letters, "FS") != strlen(letters))
@@ -88,7 +73,7 @@ static int has_indexer(const pm_model *model, int i, bool *has, pm_error *err)
                            config->path, model->layers);
         type = letters[i] == 'F' ? "full" : "shared";
     } else if (status == PM_OK && !type) {
-        status = list_entry(model, "index_topk_pattern", i, &type, err);
+        status = pm_decoder_list_entry(model, "index_topk_pattern", i, &type, err);
     }
     if (status == PM_OK)
         status = pm_config_int_or(config, "index_topk_freq", 0, 1 << 16, 1, &freq, err);

@@ -35,7 +35,7 @@ static int mixer(const pm_model *model, int i, unsigned *kind, pm_error *err)
     const json_t *list = pm_config_get(model->config, "full_attn_idxs"), *item;
     bool full = !list, bias;
     size_t k;
-    int status = pm_decoder_layer_type(model, i, &type, err);
+    int status = pm_decoder_list_entry(model, "layer_types", i, &type, err);
     if (status == PM_OK)
         status = pm_config_bool_or(model->config, "conv_bias", false, &bias, err);
     if (status != PM_OK)

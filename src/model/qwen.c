@@ -53,7 +53,7 @@ static int window(const pm_model *model, int i, unsigned *kind, pm_error *err)
     bool windows;
     int first;
     const char *type;
-    int status = pm_decoder_layer_type(model, i, &type, err);
+    int status = pm_decoder_list_entry(model, "layer_types", i, &type, err);
     if (status == PM_OK)
         status = pm_config_bool_or(model->config, "use_sliding_window", false, &windows, err);
     if (status == PM_OK)
@@ -111,7 +111,7 @@ static int hybrid(const pm_model *model, int i, unsigned delta, unsigned *kind, 
 {
     int interval;
     const char *type;
-    int status = pm_decoder_layer_type(model, i, &type, err);
+    int status = pm_decoder_list_entry(model, "layer_types", i, &type, err);
     if (status == PM_OK)
         status = pm_config_int_or(model->config, "full_attention_interval", 1, 1 << 16, 4, &interval, err);
     if (status != PM_OK)
