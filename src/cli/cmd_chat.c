@@ -18,6 +18,7 @@ struct reader {
     size_t lines;  /* read so far */
     char *message; /* the lines of a message that goes on, joined */
     size_t joined; /* its length so far; 0: there is none */
+    bool dropped;  /* Ctrl-C was typed */
     bool no_memory;
 };
 
@@ -27,6 +28,17 @@ static char *edit_prompt(EditLine *edit)
     struct reader *reader = NULL;
     el_get(edit, EL_CLIENTDATA, &reader);
     return reader && reader->joined ? next : first;
+}
+
+/* What Ctrl-C is bound to while a line is edited, where it is a key like any other: a signal would be lost when it came
+ * between the prompt and the read that waits for a key. */
+static unsigned char drop_message(EditLine *edit, int key)
+{
+    (void)key;
+    struct reader *reader = NULL;
+    el_get(edit, EL_CLIENTDATA, &reader);
+    reader->dropped = true;
+    return CC_NEWLINE;
 }
 
 static int reader_open(struct reader *reader)
@@ -48,6 +60,9 @@ static int reader_open(struct reader *reader)
     el_set(reader->edit, EL_SIGNAL, 1);
     el_set(reader->edit, EL_HIST, history, reader->history);
     el_set(reader->edit, EL_BIND, "^R", "em-inc-search-prev", NULL);
+    el_set(reader->edit, EL_SETTY, "-d", "intr=", NULL);
+    el_set(reader->edit, EL_ADDFN, "drop-message", "Drop the message", drop_message);
+    el_set(reader->edit, EL_BIND, "^C", "drop-message", NULL);
     return PM_EXIT_OK;
 }
 
@@ -68,13 +83,15 @@ static bool next_line(struct reader *reader, const char **line, size_t *len)
         int count = 0;
         do {
             el_set(reader->edit, EL_PREP_TERM, 1); /* before the prompt shows, so that a quick Ctrl-D is not lost */
+            reader->dropped = false;
             errno = 0;
             *line = el_gets(reader->edit, &count);
-            if (!*line && errno == EINTR) {
+            reader->dropped |= !*line && errno == EINTR; /* a signal of somebody else */
+            if (reader->dropped) {
                 fputc('\n', stderr);
                 reader->joined = 0;
             }
-        } while (!*line && errno == EINTR); /* Ctrl-C drops the message */
+        } while (reader->dropped);
         if (!*line || count <= 0)
             return false;
         *len = (size_t)count;

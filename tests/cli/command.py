@@ -109,16 +109,6 @@ class Terminal:
         before, _, self.output = self.output.partition(words)
         return before
 
-    def press(self, key, words, seconds=10, times=3):
-        """Types a key until `words` are shown: between two lines an editor that is not there yet does not see it."""
-        for left in reversed(range(times)):
-            self.type(key)
-            try:
-                return self.wait_for(words, seconds)
-            except AssertionError:
-                if not left:
-                    raise
-
     def type(self, data):
         os.write(self.fd, data)
 

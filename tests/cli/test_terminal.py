@@ -97,11 +97,24 @@ def test_interrupting_chat(polymath, bundled, tmp_path):
         terminal.wait_for(b"> ")
         terminal.type(b"half a line")
         terminal.wait_for(b"half a line")
-        terminal.press(b"\x03", b"> ")  # drops the line
+        terminal.type(b"\x03")  # drops the line
+        terminal.wait_for(b"> ")
         terminal.type(b"What is a cat?\n")
         terminal.wait_for(b"feline")
         terminal.type(b"\x03")
         terminal.wait_for(b"cancelled]")
+        terminal.wait_for(b"> ")
+        terminal.type(b"\x04")
+        assert terminal.exit_code() == 0
+
+
+def test_ctrl_c_as_soon_as_a_prompt_shows(polymath):
+    with Terminal(polymath, "chat") as terminal:
+        for _ in range(100):
+            terminal.wait_for(b"> ")
+            terminal.type(b"What is\\\n")
+            terminal.wait_for(b"\n. ")
+            terminal.type(b"\x03")
         terminal.wait_for(b"> ")
         terminal.type(b"\x04")
         assert terminal.exit_code() == 0
