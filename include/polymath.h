@@ -75,12 +75,14 @@ typedef enum pm_simd { PM_SIMD_BEST, PM_SIMD_SCALAR, PM_SIMD_AVX2, PM_SIMD_AVX51
 
 /* Zero-initialised is the default of every field. */
 typedef struct pm_engine_options {
-    int threads;        /* 0: one per physical core that this process may use */
-    int ctx;            /* longest timeline of a session in tokens; 0: the model's max_position_embeddings */
-    int step_tokens;    /* most tokens computed at once; 0: 512. Does not change any result */
-    pm_kv_type kv_type; /* element type of the attention cache */
-    pm_simd simd;       /* instruction set; every level gives the same bits */
-    bool profile;       /* measure every operation: pm_engine_profile */
+    int threads;         /* 0: one per physical core that this process may use */
+    int ctx;             /* longest timeline of a session in tokens; 0: the model's max_position_embeddings */
+    int step_tokens;     /* most tokens computed at once; 0: 512. Does not change any result */
+    int snapshot_stride; /* a session whose layers have states keeps one to go back to every so many tokens, while they
+                            fit; 0: 1024. Does not change any result */
+    pm_kv_type kv_type;  /* element type of the attention cache */
+    pm_simd simd;        /* instruction set; every level gives the same bits */
+    bool profile;        /* measure every operation: pm_engine_profile */
     /* Called while loading with fraction 0..1; may be NULL. */
     void (*progress)(void *user, double fraction);
     void *user;

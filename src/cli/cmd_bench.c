@@ -1,7 +1,7 @@
 /* polymath bench: how fast a model decodes and takes in prompts at several contexts, beside what the machine could do.
  *
- * Every repetition measures the machine and then both phases, so that all of them meet the same weather; a figure is
- * the median over the repetitions. */
+ * Every repetition measures the machine and then both phases at every context in turn, so that all of them meet the
+ * same weather; a figure is the median over the repetitions. */
 #include "cli.h"
 
 #include <jansson.h>
@@ -34,8 +34,9 @@ typedef struct bench {
     int n_lines;
     double *read, *integer, *floats; /* [n_limits] every measurement of the machine */
     int n_limits;
-    pm_limits limits; /* medians */
-    pm_token *tokens; /* [ctx] what is computed: any tokens, the same every time */
+    pm_limits limits;                   /* medians */
+    pm_token *tokens;                   /* [ctx] what is computed: any tokens, the same every time */
+    pm_session *sessions[MAX_CONTEXTS]; /* that have come to each context */
 } bench;
 
 /* ---- what to measure ---- */
@@ -111,12 +112,12 @@ static bool make_lines(bench *b)
 
 /* ---- measuring ---- */
 
-/* Computes a line's tokens on a copy of the session; a status. */
-static int run_line(bench *b, const measured *line, repetition *run, pm_error *err)
+/* Computes a line's tokens on a copy of the session that has come to its context; a status. */
+static int run_line(bench *b, const measured *line, const pm_session *from, repetition *run, pm_error *err)
 {
     pm_engine *engine = b->model.engine;
     pm_session *session;
-    int status = pm_session_fork(&session, b->model.session, err);
+    int status = pm_session_fork(&session, from, err);
     if (status != PM_OK)
         return status;
     pm_engine_profile_reset(engine);
@@ -148,8 +149,21 @@ static int repeat(bench *b, int context, int i, pm_error *err)
     const measured *decode = &b->lines[context], *prefill = &b->lines[b->n_contexts + context];
     int status = measure_limits(b, err);
     if (status == PM_OK)
-        status = run_line(b, decode, &decode->runs[i], err);
-    return status ? status : run_line(b, prefill, &prefill->runs[i], err);
+        status = run_line(b, decode, b->sessions[context], &decode->runs[i], err);
+    return status ? status : run_line(b, prefill, b->sessions[context], &prefill->runs[i], err);
+}
+
+/* Computes the tokens of the contexts, once for all of them: each goes on where the one before it ends. A status. */
+static int reach_contexts(bench *b, pm_error *err)
+{
+    int status = PM_OK;
+    for (int c = 0; status == PM_OK && c < b->n_contexts; c++) {
+        if (b->contexts[c])
+            status = pm_session_sync(b->model.session, b->tokens, b->contexts[c], NULL, NULL, err);
+        if (status == PM_OK)
+            status = pm_session_fork(&b->sessions[c], b->model.session, err);
+    }
+    return status;
 }
 
 static int ascending_runs(const void *a, const void *b)
@@ -175,15 +189,13 @@ static double median(double *numbers, int n)
 static int measure(bench *b, pm_error *err)
 {
     pm_progress progress;
+    int status = reach_contexts(b, err);
     pm_progress_start(&progress, "measuring");
-    int status = repeat(b, 0, 0, err);
-    for (int c = 0; status == PM_OK && c < b->n_contexts; c++) {
-        if (b->contexts[c])
-            status = pm_session_sync(b->model.session, b->tokens, b->contexts[c], NULL, NULL, err);
-        for (int i = 0; status == PM_OK && i < b->repeats; i++) {
-            pm_progress_show(&progress, (c + (double)i / b->repeats) / b->n_contexts);
-            status = repeat(b, c, i, err);
-        }
+    if (status == PM_OK)
+        status = repeat(b, 0, 0, err);
+    for (int k = 0; status == PM_OK && k < b->repeats * b->n_contexts; k++) {
+        pm_progress_show(&progress, (double)k / (b->repeats * b->n_contexts));
+        status = repeat(b, k % b->n_contexts, k / b->n_contexts, err);
     }
     pm_progress_clear(&progress);
     if (status != PM_OK)
@@ -334,6 +346,8 @@ static void release(bench *b)
     free(b->integer);
     free(b->floats);
     free(b->tokens);
+    for (int c = 0; c < b->n_contexts; c++)
+        pm_session_free(b->sessions[c]);
     pm_close(&b->model);
 }
 

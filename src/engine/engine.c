@@ -163,6 +163,8 @@ static int check_options(const char *dir, const pm_engine_options *options, pm_e
     if (options->step_tokens < 0 || options->step_tokens > PM_STEP_TOKENS_MAX)
         return pm_fail(err, PM_ERR_INVALID, "step_tokens is %d, not between 0 and %d", options->step_tokens,
                        PM_STEP_TOKENS_MAX);
+    if (options->snapshot_stride < 0)
+        return pm_fail(err, PM_ERR_INVALID, "snapshot_stride is %d, less than 0", options->snapshot_stride);
     if (options->kv_type != PM_KV_F16 && options->kv_type != PM_KV_F32)
         return pm_fail(err, PM_ERR_INVALID, "kv_type is %d, not one of pm_kv_type", (int)options->kv_type);
     if ((unsigned)options->simd > PM_SIMD_AVX512)
@@ -187,6 +189,7 @@ static int open_model(pm_engine *engine, const char *dir, const pm_engine_option
 {
     engine->kv_type = options->kv_type;
     engine->step_tokens = options->step_tokens ? options->step_tokens : PM_STEP_TOKENS;
+    engine->snapshot_stride = options->snapshot_stride ? options->snapshot_stride : PM_SNAPSHOT_STRIDE;
     int status = pm_checkpoint_open(&engine->checkpoint, dir, err);
     if (status == PM_OK)
         status = pm_backend_cpu_new(&engine->backend, options->threads, options->simd, err);

@@ -15,7 +15,7 @@
 enum {
     PM_STEP_TOKENS = 512,         /* the default of pm_engine_options.step_tokens */
     PM_STEP_TOKENS_MAX = 1 << 16, /* the largest that is accepted */
-    PM_SNAPSHOT_STRIDE = 1024     /* tokens between the snapshots of a long timeline */
+    PM_SNAPSHOT_STRIDE = 1024     /* that of pm_engine_options.snapshot_stride */
 };
 
 struct pm_engine {
@@ -37,7 +37,7 @@ struct pm_engine {
     pm_defaults defaults; /* of answers */
 
     const pm_cache_spec *cache; /* the model's */
-    int vocab, ctx, step_tokens;
+    int vocab, ctx, step_tokens, snapshot_stride;
     pm_kv_type kv_type;
 
     /* Room for one step, used by step.c. */

@@ -17,7 +17,8 @@ static size_t until_snapshot(const pm_session *session)
 {
     if (!session->engine->cache->n_states)
         return SIZE_MAX;
-    size_t n = PM_SNAPSHOT_STRIDE - session->length % PM_SNAPSHOT_STRIDE, mark = session->task.mark;
+    size_t stride = (size_t)session->engine->snapshot_stride, mark = session->task.mark;
+    size_t n = stride - session->length % stride;
     return mark > session->length ? min_size(n, mark - session->length) : n;
 }
 
@@ -82,7 +83,7 @@ static void commit(pm_session *session, int n, float *rows)
     memmove(session->ids + session->length, task->tokens + task->done, count * sizeof(pm_token));
     session->length += count;
     task->done += count;
-    if (session->length % PM_SNAPSHOT_STRIDE == 0 || session->length == task->mark)
+    if (session->length % (size_t)session->engine->snapshot_stride == 0 || session->length == task->mark)
         pm_snapshot_take(session);
 }
 

@@ -133,6 +133,7 @@ static void test_options(void **state)
     refused_options((pm_engine_options){.threads = -1}, PM_ERR_INVALID, "threads", "-1");
     refused_options((pm_engine_options){.step_tokens = -1}, PM_ERR_INVALID, "step_tokens", "-1");
     refused_options((pm_engine_options){.step_tokens = 1 << 30}, PM_ERR_INVALID, "step_tokens", "65536");
+    refused_options((pm_engine_options){.snapshot_stride = -1}, PM_ERR_INVALID, "snapshot_stride", "-1");
     refused_options((pm_engine_options){.kv_type = (pm_kv_type)7}, PM_ERR_INVALID, "kv_type", "7");
 }
 

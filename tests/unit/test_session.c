@@ -187,6 +187,7 @@ static pm_engine *new_engine(bool states)
                           .vocab = VOCAB,
                           .ctx = CTX,
                           .step_tokens = STEP,
+                          .snapshot_stride = PM_SNAPSHOT_STRIDE,
                           .tokens = calloc(STEP, sizeof(pm_token)),
                           .segments = calloc(STEP, sizeof(pm_segment)),
                           .outputs = calloc(STEP, sizeof(int)),
@@ -712,6 +713,28 @@ static void test_turn_in_steps(void **state)
     free_engine(engine);
 }
 
+/* Snapshots at the engine's stride, whatever the steps are; one larger than the context is none. */
+static void test_stride(void **state)
+{
+    static const struct {
+        int stride;
+        size_t kept; /* of 1400 tokens when the 1250th changes */
+    } cases[] = {{100, 1200}, {30, 1230}, {1249, 1249}, {1250, 0}, {1 << 30, 0}};
+    pm_token ids[1400];
+    (void)state;
+    for (size_t i = 0; i < PM_COUNT(cases); i++) {
+        pm_engine *engine = new_engine(true);
+        pm_session *session = new_session(engine);
+        engine->snapshot_stride = cases[i].stride;
+        random_ids(ids, 1400);
+        sync_ok(session, ids, 1400, 0, 0);
+        ids[1249] ^= 1;
+        sync_ok(session, ids, 1400, 0, cases[i].kept);
+        pm_session_free(session);
+        free_engine(engine);
+    }
+}
+
 static void test_snapshots_are_bounded(void **state)
 {
     pm_engine *engine = new_engine(true);
@@ -809,6 +832,7 @@ int main(void)
         cmocka_unit_test(test_victims),
         cmocka_unit_test(test_turns),
         cmocka_unit_test(test_turn_in_steps),
+        cmocka_unit_test(test_stride),
         cmocka_unit_test(test_snapshots_are_bounded),
         cmocka_unit_test(test_random_walk),
     };
