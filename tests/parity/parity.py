@@ -7,6 +7,10 @@ import re
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+import sections  # noqa: E402
+
+PART = "parity"  # of the document
 ROW = re.compile(r"^\| (?!family|---).*\|$", re.MULTILINE)
 
 
@@ -19,19 +23,20 @@ def rows(text):
     return {key(row): row for row in ROW.findall(text)}
 
 
+def documented(document):
+    return rows(sections.section(document, PART))
+
+
 def update(document, measured):
     """The document with the measured rows in place of its own; rows that the run did not have stay."""
-    merged = {**rows(document), **rows(measured)}
-    head = document[: document.index("| --- |")].rstrip("\n")
-    rule = next(line for line in document.splitlines() if line.startswith("| --- |"))
-    order = list(rows(document)) + [k for k in rows(measured) if k not in rows(document)]
-    return "\n".join([head, rule, *(merged[k] for k in order)]) + "\n"
+    merged = {**documented(document), **rows(measured)}
+    return sections.replace(document, PART, [*sections.section(document, PART).splitlines()[:2], *merged.values()])
 
 
 def nearest(document):
     """Per family the largest difference over its float checkpoints with an f32 cache."""
     worst = {}
-    for (family, _, oracle, cache), row in rows(document).items():
+    for (family, _, oracle, cache), row in documented(document).items():
         if oracle == "transformers" and cache == "f32":
             difference = row.strip("|").split("|")[5].strip()
             if float(difference) > float(worst.get(family, "0")):

@@ -2,7 +2,7 @@
 
 import math
 
-from parity import rows
+import parity
 
 
 def agree(documented, measured):
@@ -16,7 +16,8 @@ def agree(documented, measured):
 def test_document_is_up_to_date(source, build_dir, models_dir):
     run = build_dir / "tests" / "parity.md"
     assert run.is_file(), f"{run} is missing: run ctest first"
-    measured, documented = rows(run.read_text()), rows((source / "docs" / "parity.md").read_text())
+    measured = parity.rows(run.read_text())
+    documented = parity.documented((source / "docs" / "parity.md").read_text())
     stale = {k: row for k, row in measured.items() if not agree(documented.get(k), row)}
     missing = [k for k in documented if k not in measured and (models_dir or "(trained)" not in k[1])]
     hint = "run: .venv/bin/python tests/parity/parity.py build/release"
