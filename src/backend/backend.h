@@ -41,7 +41,7 @@ typedef struct pm_weight {
     int out, in;
     const void *data;   /* this and the next two have no alignment at all (MLX does not pad its headers) */
     const void *scales; /* [out, in / group]; FP8: [out / block[0], in / block[1]] rounded up; NULL for float formats */
-    const void *biases; /* AFFINE: likewise */
+    const void *biases; /* AFFINE: likewise, or NULL: each is -2^(bits - 1) times its scale (symmetric integers) */
     const float *bias;  /* [out] added to W x, or NULL */
     const void *device; /* the backend's own, set by weight_prepare */
 } pm_weight;

@@ -50,7 +50,15 @@ bool pm_json_number(const json_t *value, double *out);
 
 /* ---- quantisation ---- */
 
-typedef enum pm_mode { PM_MODE_NONE, PM_MODE_AFFINE, PM_MODE_MXFP4, PM_MODE_MXFP8, PM_MODE_NVFP4, PM_MODE_FP8 } pm_mode;
+typedef enum pm_mode {
+    PM_MODE_NONE,
+    PM_MODE_AFFINE,
+    PM_MODE_MXFP4,
+    PM_MODE_MXFP8,
+    PM_MODE_NVFP4,
+    PM_MODE_FP8,
+    PM_MODE_PACKED /* compressed-tensors: symmetric integers */
+} pm_mode;
 
 typedef struct pm_quant {
     pm_mode mode;
@@ -62,7 +70,8 @@ typedef struct pm_quant {
  * the name after renaming, either of which may have an override: an object with bits, group_size, mode, or false
  * (unquantised), or true (the global values). An object stands alone: what it omits is its mode's default, and without
  * a mode it is affine. PM_MODE_NONE when the config has no quantisation. An unknown mode, an impossible bits or group
- * size and a quant_method (another library's layout) other than fp8 with weight_block_size are errors. */
+ * size and a quant_method (another library's layout) other than fp8 with weight_block_size and compressed-tensors with
+ * symmetric integers in groups are errors. */
 int pm_config_quant(const pm_config *config, const char *stored_name, const char *name, pm_quant *out, pm_error *err);
 
 /* ---- the model's smaller files ---- */

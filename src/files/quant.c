@@ -1,5 +1,6 @@
 /* config.json: how each module is quantised. The layout and its defaults are those of mlx-lm's `load_model` and of
  * `mlx.nn.quantize`. */
+#include <stdio.h>
 #include <string.h>
 
 #include "files/config.h"
@@ -95,6 +96,65 @@ static int read_fp8(const json_t *object, const place *at, pm_quant *out, pm_err
     return PM_OK;
 }
 
+/* True when the setting is absent, null, or `allowed` (a string, or true or false as words). */
+static bool is_setting(const json_t *value, const char *allowed)
+{
+    if (!value || json_is_null(value))
+        return true;
+    if (json_is_boolean(value))
+        return strcmp(json_is_true(value) ? "true" : "false", allowed) == 0;
+    return json_is_string(value) && strcmp(json_string_value(value), allowed) == 0;
+}
+
+/* compressed-tensors' pack-quantized, as Kimi K2 Thinking has it: integers of bits and group as MLX packs them, but
+ * signed, with 2^(bits - 1) added. Which modules are packed the tensors themselves say, and `targets` and `ignore` are
+ * not looked at. References: compressed_tensors, compressors/pack_quantized and quantization/quant_args.py; mlx-lm,
+ * models/mistral4.py, sanitize. */
+static int read_packed(const json_t *object, const place *at, pm_quant *out, pm_error *err)
+{
+    static const struct {
+        const char *part, *key, *allowed; /* part: of the group */
+    } settings[] = {
+        {"", "format", "pack-quantized"}, {"", "input_activations", "false"}, {"", "output_activations", "false"},
+        {"weights", "type", "int"},       {"weights", "symmetric", "true"},   {"weights", "strategy", "group"},
+        {"weights", "dynamic", "false"},  {"weights", "actorder", "false"},   {"weights", "block_structure", "false"},
+    };
+    static const int bits[] = {4, 8, 0}, groups[] = {32, 64, 128, 0};
+    const json_t *format = json_object_get(object, "format");
+    json_t *list = json_object_get(object, "config_groups");
+    char field[160];
+    if (!json_is_string(format) || !is_setting(format, "pack-quantized"))
+        return fail_setting(at, PM_ERR_UNSUPPORTED, "format", "is not pack-quantized", err);
+    if (!is_setting(json_object_get(object, "kv_cache_scheme"), "false"))
+        return fail_setting(at, PM_ERR_UNSUPPORTED, "kv_cache_scheme", "is not supported", err);
+    if (json_object_size(json_object_get(object, "transform_config")))
+        return fail_setting(at, PM_ERR_UNSUPPORTED, "transform_config", "is not supported", err);
+    const json_t *sparse = json_object_get(json_object_get(object, "sparsity_config"), "format");
+    if (!is_setting(sparse, "dense"))
+        return fail_setting(at, PM_ERR_UNSUPPORTED, "sparsity_config.format", "is not dense", err);
+    if (json_object_size(list) != 1)
+        return fail_setting(at, PM_ERR_UNSUPPORTED, "config_groups", "is not one group", err);
+    void *only = json_object_iter(list);
+    const json_t *group = json_object_iter_value(only), *weights = json_object_get(group, "weights");
+    for (size_t i = 0; i < PM_COUNT(settings); i++) {
+        const char *part = settings[i].part;
+        if (is_setting(json_object_get(*part ? weights : group, settings[i].key), settings[i].allowed))
+            continue;
+        snprintf(field, sizeof(field), "config_groups.%.64s.%s%s%s", json_object_iter_key(only), part, *part ? "." : "",
+                 settings[i].key);
+        return fail_setting(at, PM_ERR_UNSUPPORTED, field, "has a value that is not supported", err);
+    }
+    snprintf(field, sizeof(field), "%.32s.config_groups.%.64s.weights", at->field, json_object_iter_key(only));
+    const place inside = {at->file, field, ""};
+    pm_quant quant = {.mode = PM_MODE_PACKED};
+    int status = read_setting(weights, "num_bits", bits, &inside, &quant.bits, err);
+    if (status == PM_OK)
+        status = read_setting(weights, "group_size", groups, &inside, &quant.group_size, err);
+    if (status == PM_OK)
+        *out = quant;
+    return status;
+}
+
 /* The global settings. An object without bits or group size is not MLX's: name whose it is, if it says. */
 static int read_global(const json_t *object, const place *at, pm_quant *out, pm_error *err)
 {
@@ -103,6 +163,8 @@ static int read_global(const json_t *object, const place *at, pm_quant *out, pm_
     const json_t *method = json_object_get(object, "quant_method");
     if (json_is_string(method) && strcmp(json_string_value(method), "fp8") == 0)
         return read_fp8(object, at, out, err);
+    if (json_is_string(method) && strcmp(json_string_value(method), "compressed-tensors") == 0)
+        return read_packed(object, at, out, err);
     if (method && !json_is_null(method))
         return pm_fail(err, PM_ERR_UNSUPPORTED, "%s: quant_method '%s' of %s is not supported", at->file,
                        json_is_string(method) ? json_string_value(method) : "?", at->field);

@@ -196,7 +196,7 @@ static const pm_decoder_spec glm_spec = {.renames = renames,
 const pm_family pm_deepseek_v3 = {
     .name = "deepseek_v3",
     .model_types = "deepseek_v3 kimi_k2 joyai_llm_flash",
-    .checkpoints = "DeepSeek-V3.1, DeepSeek-R1, Kimi-K2-Instruct, JoyAI-LLM-Flash",
+    .checkpoints = "DeepSeek-V3.1, DeepSeek-R1, Kimi-K2-Instruct, Kimi-K2-Thinking, JoyAI-LLM-Flash",
     .gate = v3_gate,
     .spec = &v3_spec,
     .load = pm_decoder_load,

@@ -336,9 +336,9 @@ static int find_quant(const pm_loader *loader, const char *stored, const char *m
 
 /* The parts of one matrix or of one stack as they lie in the file. */
 typedef struct matrix {
-    const pm_stored *weight, *scales, *biases, *globals;
-    const void *scale_data; /* of scales, or what was made of them */
-    pm_weight like;         /* all but out and pointers */
+    const pm_stored *weight, *scales, *biases, *globals, *dims; /* dims: weight_shape */
+    const void *scale_data;                                     /* of scales, or what was made of them */
+    pm_weight like;                                             /* all but out and pointers */
 } matrix;
 
 /* How each mode of packed weights is stored beside its weight. */
@@ -351,6 +351,7 @@ static const struct packing {
     bool biases;
     bool global; /* may have a global_scale */
 } packings[] = {
+    {PM_MODE_PACKED, PM_FORMAT_AFFINE, PM_I32, "weight_scale", PM_DTYPES, false, false},
     {PM_MODE_AFFINE, PM_FORMAT_AFFINE, PM_U32, "scales", PM_DTYPES, true, false},
     {PM_MODE_MXFP4, PM_FORMAT_MXFP4, PM_U32, "scales", PM_U8, false, false},
     {PM_MODE_MXFP8, PM_FORMAT_MXFP8, PM_U32, "scales", PM_U8, false, false},
@@ -416,7 +417,10 @@ static int take_packed(pm_loader *loader, const char *module, matrix *m, pm_erro
     const struct packing *p = packings, *end = packings + PM_COUNT(packings);
     char stored[NAME_MAX_LEN];
     pm_quant quant;
-    size_t length = strlen(t->name) - (has_suffix(t->name, ".weight") ? strlen(".weight") : 0);
+    static const char *const suffixes[] = {".weight", ".weight_packed"};
+    size_t length = strlen(t->name);
+    for (size_t i = 0; i < PM_COUNT(suffixes); i++)
+        length -= has_suffix(t->name, suffixes[i]) ? strlen(suffixes[i]) : 0;
     snprintf(stored, sizeof(stored), "%.*s", (int)length, t->name);
     int status = find_quant(loader, stored, module, &quant, err);
     if (status != PM_OK)
@@ -436,6 +440,7 @@ static int take_packed(pm_loader *loader, const char *module, matrix *m, pm_erro
     m->scales = take(loader, module, p->scales);
     m->biases = p->biases ? take(loader, module, "biases") : NULL;
     m->globals = p->global ? take(loader, module, "global_scale") : NULL;
+    m->dims = t->dtype == PM_I32 ? take(loader, module, "weight_shape") : NULL;
     if (!m->scales || (p->biases && !m->biases))
         return fail_tensor(loader, t, err, m->scales ? "has scales but no biases" : "is packed but has no scales");
     pm_dtype scale = m->scales->dtype;
@@ -469,13 +474,16 @@ static int take_matrix(pm_loader *loader, const char *module, int cols, matrix *
     *out = (matrix){.like = {.in = cols, .global = 1.0f}};
     out->weight = take(loader, module, "weight");
     if (!out->weight)
+        out->weight = take(loader, module, "weight_packed");
+    if (!out->weight)
         out->weight = take(loader, module, ""); /* fused experts have no ".weight" */
     if (!out->weight)
         return fail_absent(loader, module, err);
     const pm_stored *t = out->weight;
-    if (t->dtype == PM_U32 || t->dtype == PM_F8_E4M3 || t->dtype == PM_I8)
+    bool named_packed = has_suffix(t->name, ".weight_packed");
+    if (t->dtype == PM_U32 || t->dtype == PM_F8_E4M3 || t->dtype == PM_I8 || (t->dtype == PM_I32 && named_packed))
         return take_packed(loader, module, out, err);
-    if (!is_float(t->dtype))
+    if (!is_float(t->dtype) || named_packed)
         return pm_fail(err, PM_ERR_UNSUPPORTED, "%s: tensor %s has dtype %s, which is not supported for a matrix",
                        pm_checkpoint_file(loader->checkpoint, t), t->name, pm_dtype_name(t->dtype));
     out->like.format = t->dtype == PM_F32 ? PM_FORMAT_F32 : t->dtype == PM_F16 ? PM_FORMAT_F16 : PM_FORMAT_BF16;
@@ -487,12 +495,31 @@ static int64_t blocks(int64_t n, int width)
     return (n + width - 1) / width;
 }
 
+/* Checks the shape that compressed-tensors stores beside what it packs. */
+static int check_dims(const pm_loader *loader, const pm_stored *t, int rows, int cols, pm_error *err)
+{
+    int64_t want[2] = {rows, cols}, have[2] = {0};
+    size_t size = pm_dtype_size(t->dtype);
+    if (t->dtype != PM_I64 && t->dtype != PM_I32)
+        return pm_fail(err, PM_ERR_FORMAT, "%s: tensor %s has dtype %s, expected I64 or I32",
+                       pm_checkpoint_file(loader->checkpoint, t), t->name, pm_dtype_name(t->dtype));
+    int status = check_shape(loader, t, 1, (int64_t[]){2}, err);
+    for (size_t i = 0; status == PM_OK && i < 2; i++) {
+        memcpy(&have[i], (const char *)t->data + i * size, size);
+        if (have[i] != want[i])
+            status = pm_fail(err, PM_ERR_FORMAT, "%s: tensor %s says [%lld, %lld], but the config asks for [%d, %d]",
+                             pm_checkpoint_file(loader->checkpoint, t), t->name, (long long)have[0], (long long)have[1],
+                             rows, cols);
+    }
+    return status;
+}
+
 /* Checks the parts against [rows, cols], or [experts, rows, cols] when experts > 0. */
 static int check_matrix(const pm_loader *loader, const matrix *m, int experts, int rows, pm_error *err)
 {
     const pm_weight *w = &m->like;
     int rank = experts > 0 ? 3 : 2, skip = 3 - rank;
-    bool words = m->weight->dtype == PM_U32, fp8 = w->format == PM_FORMAT_FP8;
+    bool words = m->weight->dtype == PM_U32 || m->weight->dtype == PM_I32, fp8 = w->format == PM_FORMAT_FP8;
     int64_t shape[3] = {experts, rows, words ? (int64_t)w->in * w->bits / 32 : w->in};
     if (m->weight->dtype == PM_I8)
         shape[2] = (int64_t)w->in * w->bits / 8;
@@ -502,6 +529,8 @@ static int check_matrix(const pm_loader *loader, const matrix *m, int experts, i
                        pm_checkpoint_file(loader->checkpoint, m->weight), m->weight->name, (long long)have, w->in,
                        w->bits, (long long)shape[2]);
     int status = check_shape(loader, m->weight, rank, shape + skip, err);
+    if (status == PM_OK && m->dims)
+        status = check_dims(loader, m->dims, rows, w->in, err);
     if (status != PM_OK || !m->scales)
         return status;
     shape[1] = fp8 ? blocks(rows, w->block[0]) : rows;
@@ -581,7 +610,10 @@ static bool replace_tail(const char *module, const char *tail, const char *with,
 
 static bool has_module(const pm_loader *loader, const char *module)
 {
-    char name[NAME_MAX_LEN + 8];
+    char name[NAME_MAX_LEN + 16];
+    snprintf(name, sizeof(name), "%s.weight_packed", module);
+    if (pm_loader_peek(loader, name))
+        return true;
     snprintf(name, sizeof(name), "%s.weight", module);
     return pm_loader_peek(loader, name) || pm_loader_peek(loader, module);
 }

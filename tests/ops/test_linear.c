@@ -675,6 +675,46 @@ static void scratch_is_kept(void **state)
     backend->ops->free(backend);
 }
 
+/* Without biases, integers are symmetric: the bits of biases that are -2^(bits - 1) times the scales, at every level,
+ * of products and of rows as floats. */
+static void symmetric_integers(void **state)
+{
+    (void)state;
+    test_random r = {12};
+    for (int level = 0; level < TEST_LEVELS; level++) {
+        pm_backend *backend = level_backend(1, level);
+        for (size_t k = 0; backend && k < PM_COUNT(quantised_kinds); k++) {
+            static const int ns[] = {1, 5, 16};
+            const test_kind *kind = &quantised_kinds[k];
+            if (kind->format != PM_FORMAT_AFFINE)
+                continue;
+            const int out = 33, in = 3 * 128 + kind->group;
+            test_matrix m = matrix_new(&r, kind, CONTENTS_RANDOM, out, in);
+            pm_weight plain = m.w;
+            plain.biases = NULL;
+            for (size_t i = 0; i < (size_t)(out * in / kind->group); i++) {
+                float scale = pm_read_scale(m.w.scales, kind->type, i);
+                put_scale(m.parts[2] + 1 + i * scale_size(kind->type), kind->type,
+                          -(float)(1 << (kind->bits - 1)) * scale);
+            }
+            assert_int_equal(backend->ops->weight_prepare(backend, &plain, NULL), PM_OK);
+            float *x = random_rows(&r, 16, in, 1), a[16 * MAX_OUT], b[16 * MAX_OUT], row[2][512];
+            for (size_t i = 0; i < PM_COUNT(ns); i++) {
+                linear(backend, &(call){&m.w, x, NULL, NULL, ns[i]}, a);
+                linear(backend, &(call){&plain, x, NULL, NULL, ns[i]}, b);
+                assert_same(kind->name, a, b, (size_t)(ns[i] * out));
+            }
+            ((pm_cpu *)backend)->matrix->dequantise(&m.w, out - 1, 0, in, row[0]);
+            ((pm_cpu *)backend)->matrix->dequantise(&plain, out - 1, 0, in, row[1]);
+            assert_same(kind->name, row[0], row[1], (size_t)in);
+            free(x);
+            matrix_free(&m);
+        }
+        if (backend)
+            backend->ops->free(backend);
+    }
+}
+
 static void refusals(void **state)
 {
     (void)state;
@@ -690,7 +730,7 @@ static void refusals(void **state)
         {{.format = PM_FORMAT_AFFINE, .bits = -4, .group = 64, .in = 64, .out = 1, .scales = "", .biases = ""}, "-4"},
         {{.format = PM_FORMAT_AFFINE, .bits = 4, .group = 16, .in = 64, .out = 1, .scales = "", .biases = ""}, "16"},
         {{.format = PM_FORMAT_AFFINE, .bits = 4, .group = 64, .in = 96, .out = 1, .scales = "", .biases = ""}, "96"},
-        {{.format = PM_FORMAT_AFFINE, .bits = 4, .group = 64, .in = 64, .out = 1, .scales = ""}, "biases"},
+        {{.format = PM_FORMAT_AFFINE, .bits = 4, .group = 64, .in = 64, .out = 1}, "scales"},
         {{.format = PM_FORMAT_MXFP4, .scale_type = PM_SCALE_E8M0, .group = 32, .in = 48, .out = 1, .scales = ""}, "48"},
         {{.format = PM_FORMAT_MXFP4, .scale_type = PM_SCALE_E8M0, .group = 64, .in = 64, .out = 1, .scales = ""}, "64"},
         {{.format = PM_FORMAT_MXFP8, .scale_type = PM_SCALE_F32, .group = 32, .in = 64, .out = 1, .scales = ""},
@@ -736,7 +776,7 @@ int main(void)
         cmocka_unit_test(embedding),        cmocka_unit_test(logits_of_chosen_rows),
         cmocka_unit_test(scratch_is_kept),  cmocka_unit_test(refusals),
         cmocka_unit_test(values_of_mlx),    cmocka_unit_test(fp8_partial_blocks),
-        cmocka_unit_test(nan_codes),
+        cmocka_unit_test(nan_codes),        cmocka_unit_test(symmetric_integers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -528,7 +528,7 @@ static void test_quant_bad(void **state)
         {"{\"quantization_config\":{\"quant_method\":\"awq\",\"bits\":4,\"group_size\":128}}", PM_ERR_UNSUPPORTED,
          "quantization_config", "'awq'"},
         {"{\"text_config\":{\"quantization_config\":{\"quant_method\":\"compressed-tensors\"}}}", PM_ERR_UNSUPPORTED,
-         "quantization_config", "'compressed-tensors'"},
+         "quantization_config", "format"},
     };
     for (size_t i = 0; i < PM_COUNT(cases); i++) {
         pm_config *config = open_text(cases[i].text);
@@ -538,6 +538,75 @@ static void test_quant_bad(void **state)
         if (status != cases[i].status || got.bits != 77)
             fail_msg("%s: status %d (%s)", cases[i].text, status, err.message);
         expect_parts(cases[i].text, &err, config_path, cases[i].field, cases[i].part, NULL);
+        pm_config_close(config);
+    }
+}
+
+/* compressed-tensors: what Kimi K2 Thinking says is read, and every setting that asks for something else is named. */
+static void test_packed(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *group, *weights, *more; /* further settings of the group, of its weights and beside the groups */
+        const char *part;                   /* of the refusal; NULL: read */
+    } cases[] = {
+        {"", "", "", NULL},
+        {"'input_activations':null,", "'actorder':null,'dynamic':false,'type':'int',",
+         "'kv_cache_scheme':null,'sparsity_config':{},'transform_config':{},'ignore':['lm_head','re:.*attn.*'],", NULL},
+        {"'format':'pack-quantized',", "'actorder':false,", "'sparsity_config':{'format':'dense'},", NULL},
+        {"", "'actorder':'group',", "", "config_groups.g.weights.actorder"},
+        {"", "'actorder':'weight',", "", "config_groups.g.weights.actorder"},
+        {"", "'symmetric':false,", "", "config_groups.g.weights.symmetric"},
+        {"", "'strategy':'channel',", "", "config_groups.g.weights.strategy"},
+        {"", "'strategy':'tensor_group',", "", "config_groups.g.weights.strategy"},
+        {"", "'type':'float',", "", "config_groups.g.weights.type"},
+        {"", "'dynamic':true,", "", "config_groups.g.weights.dynamic"},
+        {"", "'dynamic':'local',", "", "config_groups.g.weights.dynamic"},
+        {"", "'block_structure':'2x4',", "", "config_groups.g.weights.block_structure"},
+        {"", "'num_bits':3,", "", "num_bits of quantization_config.config_groups.g.weights"},
+        {"", "'num_bits':'4',", "", "num_bits of quantization_config.config_groups.g.weights"},
+        {"", "'num_bits':null,", "", "num_bits of quantization_config.config_groups.g.weights"},
+        {"", "'group_size':48,", "", "group_size of quantization_config.config_groups.g.weights"},
+        {"", "'group_size':-1,", "", "group_size of quantization_config.config_groups.g.weights"},
+        {"'format':'float-quantized',", "", "", "config_groups.g.format"},
+        {"'input_activations':{'num_bits':8},", "", "", "config_groups.g.input_activations"},
+        {"'output_activations':{'num_bits':8},", "", "", "config_groups.g.output_activations"},
+        {"", "", "'format':'nvfp4-pack-quantized',", "format of quantization_config is not pack-quantized"},
+        {"", "", "'format':null,", "format of quantization_config is not pack-quantized"},
+        {"", "", "'kv_cache_scheme':{'num_bits':8},", "kv_cache_scheme of quantization_config"},
+        {"", "", "'transform_config':{'a':1},", "transform_config of quantization_config"},
+        {"", "", "'sparsity_config':{'format':'sparse-24-bitmask'},", "sparsity_config.format"},
+        {"", "", "'config_groups':{},", "config_groups of quantization_config is not one group"},
+        {"", "", "'config_groups':{'a':{},'b':{}},", "config_groups of quantization_config is not one group"},
+        {"", "", "'config_groups':{'a':{}},", "num_bits of quantization_config.config_groups.a.weights"},
+        {"", "", "'config_groups':[],", "config_groups of quantization_config is not one group"},
+    };
+    for (size_t i = 0; i < PM_COUNT(cases); i++) {
+        char text[1024];
+        /* Settings that come again replace the usual ones, so they are left out where a case has them. */
+        bool bits = strstr(cases[i].weights, "num_bits"), size = strstr(cases[i].weights, "group_size");
+        bool groups = strstr(cases[i].more, "config_groups"), format = strstr(cases[i].more, "'format':'n");
+        int n = snprintf(text, sizeof(text), "{'quantization_config':{%s%s", cases[i].more,
+                         format || strstr(cases[i].more, "'format':null") ? "" : "'format':'pack-quantized',");
+        if (!groups)
+            n +=
+                snprintf(text + n, sizeof(text) - (size_t)n,
+                         "'config_groups':{'g':{%s'weights':{%s%s%s'observer':'minmax'},'targets':['Linear']}},",
+                         cases[i].group, cases[i].weights, bits ? "" : "'num_bits':4,", size ? "" : "'group_size':32,");
+        snprintf(text + n, sizeof(text) - (size_t)n, "'quant_method':'compressed-tensors'}}");
+        for (char *c = text; *c; c++)
+            *c = *c == '\'' ? '"' : *c;
+        pm_config *config = open_text(text);
+        pm_quant got = {77, 77, 77, {0}};
+        pm_error err = {0};
+        int status = pm_config_quant(config, "a", "b", &got, &err);
+        if (!cases[i].part && (status != PM_OK || got.mode != PM_MODE_PACKED || got.bits != 4 || got.group_size != 32))
+            fail_msg("%s: status %d (%s), %d bits in groups of %d", text, status, err.message, got.bits,
+                     got.group_size);
+        if (cases[i].part && (status == PM_OK || got.bits != 77))
+            fail_msg("%s: status %d, %d bits", text, status, got.bits);
+        if (cases[i].part)
+            expect_parts(text, &err, config_path, cases[i].part, NULL);
         pm_config_close(config);
     }
 }
@@ -751,8 +820,9 @@ int main(void)
         cmocka_unit_test(test_config_lookup),  cmocka_unit_test(test_config_int),
         cmocka_unit_test(test_config_float),   cmocka_unit_test(test_config_bool_and_string),
         cmocka_unit_test(test_quant),          cmocka_unit_test(test_quant_bad),
-        cmocka_unit_test(test_stops),          cmocka_unit_test(test_stops_bad),
-        cmocka_unit_test(test_mutations),      cmocka_unit_test(test_models),
+        cmocka_unit_test(test_packed),         cmocka_unit_test(test_stops),
+        cmocka_unit_test(test_stops_bad),      cmocka_unit_test(test_mutations),
+        cmocka_unit_test(test_models),
     };
     return cmocka_run_group_tests(tests, make_directory, remove_directory);
 }

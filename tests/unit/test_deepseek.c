@@ -402,6 +402,199 @@ static void fp8_blocks(void **state)
     }
 }
 
+/* ---- packed integers ---- */
+
+#define TRAINED SOURCE_DIR "/tests/models/deepseek_v3-4bit" /* four layers, of which the first is dense; for MLX */
+
+enum { TRAINED_LAYERS = 4, STACK = 16, PACK_GROUP = 32 };
+
+/* Every matrix of a checkpoint for MLX (4 bits, groups of 64) as f32. */
+static void dequantise_all(edit *e)
+{
+    for (size_t i = 0; i < e->n; i++) {
+        char name[280];
+        edit_tensor *t = &e->tensors[i];
+        int length = (int)(strlen(t->name) - strlen(".weight"));
+        if (t->dtype != PM_U32)
+            continue;
+        snprintf(name, sizeof(name), "%.*s.scales", length, t->name);
+        const uint16_t *scales = edit_find(e, name)->data;
+        snprintf(name, sizeof(name), "%.*s.biases", length, t->name);
+        const uint16_t *biases = edit_find(e, name)->data;
+        size_t n = t->bytes * 2;
+        float *values = malloc(n * sizeof(*values));
+        assert_non_null(values);
+        for (size_t k = 0; k < n; k++) {
+            uint16_t scale, bias;
+            memcpy(&scale, scales + k / 64, sizeof(scale));
+            memcpy(&bias, biases + k / 64, sizeof(bias));
+            int q = ((const uint8_t *)t->data)[k / 2] >> 4 * (k % 2) & 15;
+            values[k] = fmaf((float)q, pm_from_bf16(scale), pm_from_bf16(bias));
+        }
+        become_f32(t, values, n);
+        t->shape[t->rank - 1] *= 8;
+    }
+    for (size_t i = e->n; i-- > 0;)
+        if (strstr(e->tensors[i].name, ".scales") || strstr(e->tensors[i].name, ".biases"))
+            edit_drop(e, e->tensors[i].name);
+    json_object_del(e->config, "quantization");
+    json_object_del(e->config, "quantization_config");
+}
+
+/* The stack of experts `module` as Kimi K2 Thinking stores it: of each expert signed integers of `bits`, plus
+ * 2^(bits - 1), element k of a row from bit bits * k on; scales in bf16; the shape. `plain` receives what they stand
+ * for, `mlx` the same integers with scales and biases. */
+static void to_packed(edit *e, edit *plain, edit *mlx, int layer, const char *part, int bits)
+{
+    char name[200];
+    snprintf(name, sizeof(name), "model.layers.%d.mlp.switch_mlp.%s.weight", layer, part);
+    edit_tensor *t = edit_find(plain, name), *stack = edit_find(mlx, name);
+    const int64_t rows = t->shape[1], cols = t->shape[2], words = cols * bits / 32, groups = cols / PACK_GROUP;
+    const float zero = (float)(1 << (bits - 1));
+    const size_t n = (size_t)(STACK * rows * cols);
+    float *values = malloc(n * sizeof(*values));
+    uint32_t *packed = calloc((size_t)(STACK * rows * words), sizeof(*packed));
+    uint16_t *scales = malloc(n / PACK_GROUP * sizeof(*scales)), *biases = malloc(n / PACK_GROUP * sizeof(*biases));
+    assert_true(values && packed && scales && biases);
+    for (size_t g = 0; g < n / PACK_GROUP; g++) {
+        float most = 0;
+        for (size_t i = g * PACK_GROUP; i < (g + 1) * PACK_GROUP; i++)
+            most = fmaxf(most, fabsf(value_of(t, i)));
+        scales[g] = (uint16_t)(pm_bits(most / (zero - 1)) >> 16);
+        float scale = pm_from_bf16(scales[g]);
+        biases[g] = (uint16_t)(pm_bits(-zero * scale) >> 16);
+        for (size_t i = g * PACK_GROUP; i < (g + 1) * PACK_GROUP; i++) {
+            float q = scale > 0 ? fminf(fmaxf(rintf(value_of(t, i) / scale), -zero), zero - 1) : 0;
+            values[i] = q * scale;
+            packed[i * (size_t)bits / 32] |= (uint32_t)(q + zero) << (i * (size_t)bits % 32);
+        }
+    }
+    edit_drop(e, name);
+    for (int x = 0; x < STACK; x++) {
+        snprintf(name, sizeof(name), "model.layers.%d.mlp.experts.%d.%s.weight_packed", layer, x, part);
+        edit_add(e, name, PM_I32, 2, (int64_t[]){rows, words}, packed + x * rows * words);
+        snprintf(name, sizeof(name), "model.layers.%d.mlp.experts.%d.%s.weight_scale", layer, x, part);
+        edit_add(e, name, PM_BF16, 2, (int64_t[]){rows, groups}, scales + x * rows * groups);
+        snprintf(name, sizeof(name), "model.layers.%d.mlp.experts.%d.%s.weight_shape", layer, x, part);
+        edit_add(e, name, PM_I64, 1, (int64_t[]){2}, (int64_t[]){rows, cols});
+    }
+    become_f32(t, values, n);
+    free(stack->owned);
+    stack->data = stack->owned = packed;
+    stack->dtype = PM_U32;
+    stack->shape[2] = words;
+    stack->bytes = (size_t)(STACK * rows * words) * sizeof(*packed);
+    snprintf(name, sizeof(name), "model.layers.%d.mlp.switch_mlp.%s.scales", layer, part);
+    edit_add(mlx, name, PM_BF16, 3, (int64_t[]){STACK, rows, groups}, scales);
+    snprintf(name, sizeof(name), "model.layers.%d.mlp.switch_mlp.%s.biases", layer, part);
+    edit_add(mlx, name, PM_BF16, 3, (int64_t[]){STACK, rows, groups}, biases);
+    free(scales);
+    free(biases);
+}
+
+/* quantization_config as Kimi K2 Thinking has it. */
+static json_t *packed_config(int bits)
+{
+    json_t *weights = json_pack("{s:n, s:n, s:b, s:i, s:i, s:s, s:s, s:b, s:s}", "actorder", "block_structure",
+                                "dynamic", 0, "group_size", PACK_GROUP, "num_bits", bits, "observer", "minmax",
+                                "strategy", "group", "symmetric", 1, "type", "int");
+    json_t *group = json_pack("{s:n, s:n, s:[s], s:o}", "input_activations", "output_activations", "targets", "Linear",
+                              "weights", weights);
+    return json_pack("{s:{s:o}, s:s, s:[s, s], s:n, s:s, s:s}", "config_groups", "group_0", group, "format",
+                     "pack-quantized", "ignore", "lm_head", "re:.*self_attn.*", "kv_cache_scheme", "quant_method",
+                     "compressed-tensors", "quantization_status", "compressed");
+}
+
+/* The trained checkpoint with its experts packed (`e`), as MLX would have the same integers, and dequantised. */
+static void packed_open(edit *e, edit *plain, edit *mlx, int bits)
+{
+    static const char *const parts[] = {"gate_proj", "up_proj", "down_proj"};
+    edit *all[] = {e, plain, mlx};
+    for (size_t i = 0; i < PM_COUNT(all); i++) {
+        edit_open(all[i], TRAINED);
+        dequantise_all(all[i]);
+        json_object_set_new(all[i]->config, "model_type", json_string("kimi_k2"));
+    }
+    for (int layer = 1; layer < TRAINED_LAYERS; layer++)
+        for (size_t p = 0; p < PM_COUNT(parts); p++)
+            to_packed(e, plain, mlx, layer, parts[p], bits);
+    json_object_set_new(e->config, "quantization_config", packed_config(bits));
+    json_object_set_new(mlx->config, "quantization", json_pack("{s:i, s:i}", "group_size", PACK_GROUP, "bits", bits));
+}
+
+/* Experts in symmetric integers: the bits of the same integers with biases, and the logits of the dequantised model. */
+static void packed_experts(void **state)
+{
+    (void)state;
+    for (int bits = 4; bits <= 8; bits += 4) {
+        edit e, plain, mlx;
+        packed_open(&e, &plain, &mlx, bits);
+        edit_write(&plain);
+        edit_write(&mlx);
+        compare(&e, mlx.dir, 0);
+        edit_end(&e);
+        edit_open(&e, mlx.dir);
+        compare(&e, plain.dir, 5e-3f); /* inputs are rounded to 16 bits */
+        edit_end(&e);
+        edit_end(&mlx);
+        edit_end(&plain);
+    }
+}
+
+/* What a packed checkpoint may not be: a change of one expert's tensors, or of the config. */
+static void packed_refused(void **state)
+{
+    (void)state;
+#define EXPERT "model.layers.2.mlp.experts.5.up_proj."
+    static const struct {
+        const char *drop, *add; /* tensors */
+        pm_dtype dtype;
+        int rank;
+        int64_t shape[2];
+        bool plain; /* the config says nothing of packing */
+        const char *message;
+    } cases[] = {
+        {EXPERT "weight_scale", NULL, 0, 0, {0}, false, EXPERT "weight_packed is packed but has no scales"},
+        {EXPERT "weight_packed", NULL, 0, 0, {0}, false, "tensor model.layers.2.mlp.experts.5.up_proj is missing"},
+        {EXPERT "weight_packed", EXPERT "weight_packed", PM_I32, 2, {64, 15}, false, "15 words per row"},
+        {EXPERT "weight_packed", EXPERT "weight_packed", PM_I32, 2, {63, 16}, false, "has shape [63, 16]"},
+        {EXPERT "weight_packed", EXPERT "weight_packed", PM_BF16, 2, {64, 128}, false, "weight_packed has dtype BF16"},
+        {EXPERT "weight_packed", EXPERT "weight", PM_I32, 2, {64, 16}, false, "up_proj.weight has dtype I32"},
+        {EXPERT "weight_scale", EXPERT "weight_scale", PM_BF16, 2, {64, 2}, false, "weight_scale has shape [64, 2]"},
+        {EXPERT "weight_scale", EXPERT "weight_scale", PM_U8, 2, {64, 4}, false, "weight_scale has dtype U8"},
+        {EXPERT "weight_shape", EXPERT "weight_shape", PM_I64, 1, {2}, false, "weight_shape says [0, 0]"},
+        {EXPERT "weight_shape", EXPERT "weight_shape", PM_BF16, 1, {2}, false, "weight_shape has dtype BF16"},
+        {EXPERT "weight_shape", EXPERT "weight_shape", PM_I64, 1, {3}, false, "weight_shape has shape [3]"},
+        {NULL, EXPERT "weight_zero_point", PM_I32, 2, {8, 4}, false, "weight_zero_point is not part of this model"},
+        {NULL, EXPERT "weight_g_idx", PM_I32, 1, {128}, false, "weight_g_idx is not part of this model"},
+        {NULL, EXPERT "weight", PM_BF16, 2, {64, 128}, false, "weight_packed is not part of this model"},
+        {NULL, NULL, 0, 0, {0}, true, "weight_packed is packed (I32), but the config's quantization says that"},
+    };
+    edit kept, plain, mlx;
+    packed_open(&kept, &plain, &mlx, 4);
+    edit_write(&kept);
+    edit_end(&plain);
+    edit_end(&mlx);
+    for (size_t i = 0; i < PM_COUNT(cases); i++) {
+        edit e;
+        pm_engine *engine;
+        pm_error err = {0};
+        edit_open(&e, kept.dir);
+        if (cases[i].drop)
+            edit_drop(&e, cases[i].drop);
+        if (cases[i].add)
+            edit_add(&e, cases[i].add, cases[i].dtype, cases[i].rank, cases[i].shape, NULL);
+        if (cases[i].plain)
+            json_object_del(e.config, "quantization_config");
+        edit_write(&e);
+        int status = pm_engine_open(&engine, e.dir, NULL, &err);
+        if (status == PM_OK || !strstr(err.message, cases[i].message))
+            fail_msg("case %zu: status %d, \"%s\"; expected \"%s\"", i, status, err.message, cases[i].message);
+        edit_end(&e);
+    }
+    edit_end(&kept);
+}
+
 /* ---- refused ---- */
 
 static void drop_router_bias(edit *e)
@@ -490,7 +683,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(split_stored),  cmocka_unit_test(experts_in_stacks), cmocka_unit_test(left_out),
         cmocka_unit_test(index_pairing), cmocka_unit_test(yarn_scale),        cmocka_unit_test(quantised_kv_b),
-        cmocka_unit_test(fp8_blocks),    cmocka_unit_test(refused),
+        cmocka_unit_test(fp8_blocks),    cmocka_unit_test(packed_experts),    cmocka_unit_test(packed_refused),
+        cmocka_unit_test(refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -137,8 +137,8 @@ static int check_affine(const pm_cpu *cpu, const pm_weight *w, pm_error *err)
     if (w->group != 32 && w->group != 64 && w->group != 128)
         return pm_fail(err, PM_ERR_UNSUPPORTED, "affine weights in groups of %d are not supported (32, 64, 128 are)",
                        w->group);
-    if ((unsigned)w->scale_type > PM_SCALE_F32 || !w->scales || !w->biases)
-        return pm_fail(err, PM_ERR_UNSUPPORTED, "affine weights need scales and biases of bf16, f16 or f32");
+    if ((unsigned)w->scale_type > PM_SCALE_F32 || !w->scales)
+        return pm_fail(err, PM_ERR_UNSUPPORTED, "affine weights need scales of bf16, f16 or f32");
     return PM_OK;
 }
 

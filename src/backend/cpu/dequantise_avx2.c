@@ -55,7 +55,7 @@ static void from_affine(const pm_weight *w, const uint8_t *row, int number, int 
     for (int at = 0; at < count; at += w->group) {
         size_t i = (size_t)number * (size_t)(w->in / w->group) + (size_t)((first + at) / w->group);
         __m256 scale = _mm256_set1_ps(pm_read_scale(w->scales, w->scale_type, i));
-        __m256 bias = _mm256_set1_ps(pm_read_scale(w->biases, w->scale_type, i));
+        __m256 bias = _mm256_set1_ps(pm_group_bias(w, i));
         const uint8_t *bytes = row + (size_t)(first + at) * (size_t)w->bits / 8; /* 4 and 8 bits */
         if (w->bits != 4 && w->bits != 8) {
             pm_unpack(row, w->bits, first + at, w->group, codes);

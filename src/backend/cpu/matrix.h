@@ -113,10 +113,16 @@ typedef struct pm_matrix_kernels {
  * the weights of a float matrix. Of a quantised matrix they are whole groups. */
 void pm_dequantise(const pm_weight *w, int row, int first, int count, float *y);
 
-/* For kernels: element i of w's scales or biases; the weight scale of group i; `count` integers of a row of affine
- * weights from element `first`. */
+/* For kernels: element i of w's scales or biases; the weight scale of group i, and its bias (0 where there is none);
+ * what scales are multiplied by where there are no biases; `count` integers of a row of affine weights from element
+ * `first`. */
 float pm_read_scale(const void *scales, pm_scale_type type, size_t i);
 float pm_group_scale(const pm_weight *w, size_t i);
+float pm_group_bias(const pm_weight *w, size_t i);
+static inline float pm_symmetric_bias(const pm_weight *w)
+{
+    return -(float)(1 << (w->bits - 1));
+}
 void pm_unpack(const uint8_t *row, int bits, int first, int count, uint8_t *out);
 
 /* The place in a row of element k: in pm_quantised.q, or of its high byte; the low byte is pm_padded(in) bytes on. */

@@ -95,7 +95,7 @@ INLINE float row_column(const pm_weight *w, shape s, size_t row, const int16_t *
         __m128 isum = _mm_cvtepi32_ps(dot_groups(s, p, x + g * (size_t)s.group, 4));
         __m128 factor = _mm_mul_ps(pm_load_scales4(w->scales, w->scale_type, at + g, 4), _mm_loadu_ps(scale + g));
         acc = _mm_fmadd_ps(isum, factor, acc);
-        acc = _mm_fmadd_ps(pm_load_scales4(w->biases, w->scale_type, at + g, 4), _mm_loadu_ps(sum + g), acc);
+        acc = _mm_fmadd_ps(pm_load_biases4(w, at + g, 4), _mm_loadu_ps(sum + g), acc);
     }
     if (g < groups) { /* the sums without a group stay as they are, sign of zero included */
         size_t n = groups - g;
@@ -104,8 +104,7 @@ INLINE float row_column(const pm_weight *w, shape s, size_t row, const int16_t *
         __m128 factor =
             _mm_mul_ps(pm_load_scales4(w->scales, w->scale_type, at + g, n), _mm_maskload_ps(scale + g, lanes));
         __m128 more = _mm_fmadd_ps(isum, factor, acc);
-        more =
-            _mm_fmadd_ps(pm_load_scales4(w->biases, w->scale_type, at + g, n), _mm_maskload_ps(sum + g, lanes), more);
+        more = _mm_fmadd_ps(pm_load_biases4(w, at + g, n), _mm_maskload_ps(sum + g, lanes), more);
         acc = _mm_blendv_ps(acc, more, _mm_castsi128_ps(lanes));
     }
     acc = _mm_add_ps(acc, _mm_movehl_ps(acc, acc));
@@ -257,7 +256,10 @@ INLINE void tile(const pm_weight *w, group_sums_fn *sums, size_t row, int v, con
         for (int i = 0; i < v; i++) {
             size_t at = (row + 8 * (size_t)i) * groups + g;
             tile_scales(w->scales, w->scale_type, at, groups, left, scale[i]);
-            tile_scales(w->biases, w->scale_type, at, groups, left, bias[i]);
+            if (w->biases)
+                tile_scales(w->biases, w->scale_type, at, groups, left, bias[i]);
+            for (int j = 0; !w->biases && j < 4; j++)
+                bias[i][j] = _mm256_mul_ps(scale[i][j], _mm256_set1_ps(pm_symmetric_bias(w)));
         }
         for (size_t j = 0; j < left; j++)
             for (int i = 0; i < v; i++)

@@ -15,7 +15,7 @@ INLINE __m128i pm_first_lanes4(size_t n)
     return _mm_cmpgt_epi32(_mm_set1_epi32((int)n), _mm_setr_epi32(0, 1, 2, 3));
 }
 
-/* n (1 to 4) scales or biases from the i-th, then zeros; nothing behind them is read. */
+/* n (1 to 4) scales from the i-th, then zeros; nothing behind them is read. */
 INLINE __m128 pm_load_scales4(const void *scales, pm_scale_type type, size_t i, size_t n)
 {
     const char *p = (const char *)scales + (type == PM_SCALE_F32 ? 4 : 2) * i;
@@ -38,6 +38,14 @@ INLINE __m128 pm_load_scales4(const void *scales, pm_scale_type type, size_t i, 
     if (type == PM_SCALE_F16)
         return _mm_cvtph_ps(half);
     return _mm_castsi128_ps(_mm_slli_epi32(_mm_cvtepu16_epi32(half), 16));
+}
+
+/* Biases likewise, of an affine matrix. */
+INLINE __m128 pm_load_biases4(const pm_weight *w, size_t i, size_t n)
+{
+    if (w->biases)
+        return pm_load_scales4(w->biases, w->scale_type, i, n);
+    return _mm_mul_ps(pm_load_scales4(w->scales, w->scale_type, i, n), _mm_set1_ps(pm_symmetric_bias(w)));
 }
 
 /* 8 codes of e4m3, in the low half, as the f16 that are 256 times smaller: their bits are shifted, but for NaN. */

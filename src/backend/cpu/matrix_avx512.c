@@ -118,7 +118,7 @@ INLINE __m512i unpack(int bits, bool e2m1, const uint8_t *p, int n, int plane)
 
 /* ---- scales ---- */
 
-/* n (1 to 16) scales or biases from the i-th, then zeros; nothing behind them is read. */
+/* n (1 to 16) scales from the i-th, then zeros; nothing behind them is read. */
 INLINE __m512 load_scales(const void *scales, pm_scale_type type, size_t i, int n)
 {
     const __mmask16 mask = (__mmask16)first_lanes(n);
@@ -129,6 +129,14 @@ INLINE __m512 load_scales(const void *scales, pm_scale_type type, size_t i, int 
     if (type == PM_SCALE_F16)
         return _mm512_cvtph_ps(half);
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+
+/* Biases likewise, of an affine matrix. */
+INLINE __m512 load_biases(const pm_weight *w, size_t i, int n)
+{
+    if (w->biases)
+        return load_scales(w->biases, w->scale_type, i, n);
+    return _mm512_mul_ps(load_scales(w->scales, w->scale_type, i, n), _mm512_set1_ps(pm_symmetric_bias(w)));
 }
 
 /* Weight scales (pm_group_scale) of 16 codes, of which those in `lanes` are asked for. */
@@ -322,13 +330,14 @@ INLINE __m512 add_fours(const pm_weight *w, bool e2m1, size_t at, size_t step, s
         __m512i sums = _mm512_broadcast_i32x4(_mm_maskz_loadu_epi32(four, x->total + g));
         total = _mm512_sub_epi32(total, _mm512_mullo_epi32(sums, _mm512_set1_epi32(E2M1_ZERO)));
     }
-    const __m512 factor = _mm512_mul_ps(load_weight_fours(w, e2m1, at + g, step, n),
-                                        _mm512_broadcast_f32x4(_mm_maskz_loadu_ps(four, x->scale + g)));
+    const __m512 scale = load_weight_fours(w, e2m1, at + g, step, n);
+    const __m512 factor = _mm512_mul_ps(scale, _mm512_broadcast_f32x4(_mm_maskz_loadu_ps(four, x->scale + g)));
     acc = _mm512_mask3_fmadd_ps(_mm512_cvtepi32_ps(total), factor, acc, lanes);
     if (e2m1)
         return acc;
-    return _mm512_mask3_fmadd_ps(load_fours(w->biases, w->scale_type, at + g, step, n),
-                                 _mm512_broadcast_f32x4(_mm_maskz_loadu_ps(four, x->sum + g)), acc, lanes);
+    const __m512 bias = w->biases ? load_fours(w->biases, w->scale_type, at + g, step, n)
+                                  : _mm512_mul_ps(scale, _mm512_set1_ps(pm_symmetric_bias(w)));
+    return _mm512_mask3_fmadd_ps(bias, _mm512_broadcast_f32x4(_mm_maskz_loadu_ps(four, x->sum + g)), acc, lanes);
 }
 
 /* Row `row` and STREAMS - 1 more, each `apart` rows behind the one before (0: all are the same row), times a column.
@@ -381,7 +390,7 @@ INLINE void fetch_scales(const pm_weight *w, bool e2m1, size_t groups, size_t ro
 {
     const size_t bytes = groups * (e2m1 ? 1 : w->scale_type == PM_SCALE_F32 ? 4 : 2);
     fetch((const char *)w->scales + row * bytes, n * bytes);
-    if (!e2m1)
+    if (!e2m1 && w->biases)
         fetch((const char *)w->biases + row * bytes, n * bytes);
 }
 
@@ -488,7 +497,7 @@ INLINE void fill_scales(const pm_weight *w, bool e2m1, int row, int rows, size_t
                 for (int i = 0; i < 4; i++) {
                     size_t at = (size_t)(row + r + i) * groups + g + j;
                     __m512 four = r + i >= rows ? _mm512_setzero_ps()
-                                  : part        ? load_scales(w->biases, w->scale_type, at, left)
+                                  : part        ? load_biases(w, at, left)
                                                 : load_weight_scales(w, e2m1, at, left);
                     v[i] = _mm512_castps512_ps128(four);
                 }

@@ -42,6 +42,14 @@ float pm_group_scale(const pm_weight *w, size_t i)
     return w->format == PM_FORMAT_MXFP4 ? scale * 0.5f : scale;
 }
 
+float pm_group_bias(const pm_weight *w, size_t i)
+{
+    if (w->format != PM_FORMAT_AFFINE)
+        return 0;
+    return w->biases ? pm_read_scale(w->biases, w->scale_type, i)
+                     : pm_symmetric_bias(w) * pm_read_scale(w->scales, w->scale_type, i);
+}
+
 /* `count` weights of a row of a float matrix from element k on. */
 static void read_weights(const pm_weight *w, int row, int k, int count, float *out)
 {
@@ -103,7 +111,7 @@ void pm_dequantise(const pm_weight *w, int row, int first, int count, float *y)
     int16_t q[PM_MAX_GROUP];
     for (int at = 0; at < count; at += w->group) {
         size_t g = (size_t)((first + at) / w->group), i = (size_t)row * groups + g;
-        float scale = pm_group_scale(w, i), bias = w->biases ? pm_read_scale(w->biases, w->scale_type, i) : 0;
+        float scale = pm_group_scale(w, i), bias = pm_group_bias(w, i);
         read_integers(w, data, (int)g, q);
         for (int k = 0; k < w->group; k++)
             y[at + k] = fmaf((float)q[k], scale, bias);
@@ -133,7 +141,7 @@ static void quantised_row(const pm_weight *w, int row, const pm_columns *columns
     int16_t weights[PM_MAX_GROUP];
     for (size_t g = 0; g < groups; g++) {
         float scale = pm_group_scale(w, (size_t)row * groups + g);
-        float bias = w->biases ? pm_read_scale(w->biases, w->scale_type, (size_t)row * groups + g) : 0;
+        float bias = pm_group_bias(w, (size_t)row * groups + g);
         read_integers(w, data, (int)g, weights);
         for (int i = 0; i < n; i++) {
             const pm_quantised x =
@@ -144,7 +152,7 @@ static void quantised_row(const pm_weight *w, int row, const pm_columns *columns
                 isum += weights[k] * q[k];
             float *a = &acc[i][g % 4];
             *a = fmaf((float)isum, scale * x.scale[g], *a);
-            if (w->biases)
+            if (w->format == PM_FORMAT_AFFINE)
                 *a = fmaf(bias, x.sum[g], *a);
         }
     }

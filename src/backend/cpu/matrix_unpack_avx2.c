@@ -96,7 +96,7 @@ INLINE __m128 add_groups(const pm_weight *w, shape s, int group, const uint8_t *
     __m128 more = _mm_fmadd_ps(isum, _mm_mul_ps(load_weight_scales(w, s, at + g, (size_t)n), scale), acc);
     if (!s.e2m1) {
         __m128 sum = n == 4 ? _mm_loadu_ps(x->sum + g) : _mm_maskload_ps(x->sum + g, lanes);
-        more = _mm_fmadd_ps(pm_load_scales4(w->biases, w->scale_type, at + g, (size_t)n), sum, more);
+        more = _mm_fmadd_ps(pm_load_biases4(w, at + g, (size_t)n), sum, more);
     }
     return n == 4 ? more : _mm_blendv_ps(acc, more, _mm_castsi128_ps(lanes));
 }
@@ -178,7 +178,7 @@ INLINE void fill(const pm_weight *w, shape s, int row, int rows, int k, int n, p
                 for (int i = 0; i < 4; i++) {
                     size_t at = (size_t)(row + r + i) * groups + g + j;
                     v[i] = r + i >= rows ? _mm_setzero_ps()
-                           : part        ? pm_load_scales4(w->biases, w->scale_type, at, left)
+                           : part        ? pm_load_biases4(w, at, left)
                                          : load_weight_scales(w, s, at, left);
                 }
                 _MM_TRANSPOSE4_PS(v[0], v[1], v[2], v[3]);
@@ -273,8 +273,8 @@ NOINLINE void multiply_panels(const pm_weight *w, fill_fn *fill_panel, int row, 
         for (int c = 0, i = 0; c < n; c += tiles[i].columns) {
             while (tiles[i].columns > n - c)
                 i++;
-            tiles[i].add(&p, w->group, w->biases != NULL, (size_t)(depth / w->group), (size_t)(k / w->group), x + c,
-                         sums + c);
+            tiles[i].add(&p, w->group, w->format == PM_FORMAT_AFFINE, (size_t)(depth / w->group),
+                         (size_t)(k / w->group), x + c, sums + c);
         }
     }
     for (int c = 0; c < n; c++)
