@@ -56,7 +56,8 @@ typedef enum pm_status {
     PM_ERR_MEMORY = -5,      /* an allocation failed or would pass a limit */
     PM_ERR_LIMIT = -6,       /* longer than the context; the message has both numbers */
     PM_ERR_CANCELLED = -7,   /* pm_session_cancel was called */
-    PM_ERR_NUMERIC = -8      /* a value that is not finite, or does not fit the cache's type */
+    PM_ERR_NUMERIC = -8,     /* a value that is not finite, or does not fit the cache's type */
+    PM_ERR_BUSY = -9         /* as many requests wait as may */
 } pm_status;
 
 typedef struct pm_error {
@@ -316,6 +317,7 @@ typedef struct pm_result {
     pm_logprob *top; /* [n, top_logprobs] when asked for, else NULL */
     pm_finish finish;
     pm_sync_stats prompt; /* what the prompt cost */
+    double queue_seconds; /* waiting in a scheduler's queue; the next two count from its end */
     double prompt_seconds, first_token_seconds, decode_seconds;
 } pm_result;
 
@@ -325,6 +327,64 @@ typedef struct pm_result {
 PM_API int pm_generate(pm_session *session, const pm_prompt *prompt, const pm_generate_options *options, pm_result *out,
                        pm_error *err);
 PM_API void pm_result_free(pm_result *result);
+
+/* ---- many answers at once ----
+ *
+ * A scheduler answers many requests together on one engine. Each step computes a token for every answer that is being
+ * written, and beside them a piece of the prompts that are being read, as large as keeps the step short. What an answer
+ * says does not depend on its company: it is what pm_generate gives.
+ *
+ * The timelines of answers that have ended stay, so that a later prompt computes only what none of them has, on models
+ * with states too. One bound holds for the memory of all timelines; where they do not fit, the kept ones that save
+ * least for their size go first (GreedyDual-Size, Cao and Irani 1997), then the youngest answers wait and are taken up
+ * again later, where they were.
+ *
+ * The rule of one thread holds: all of these are called by the thread that uses the engine. */
+
+typedef struct pm_scheduler pm_scheduler;
+typedef struct pm_request pm_request;
+
+/* Zero-initialised is the default of every field. */
+typedef struct pm_scheduler_options {
+    int parallel;         /* answers in the making, at most; 0: 8 */
+    int queue;            /* requests that wait for their turn, at most; 0: 64 */
+    uint64_t cache_bytes; /* of all timelines together, at most; 0: room for one that fills the context, and half as
+                             much again */
+    double step_seconds;  /* what a step may take while it computes prompts beside answers, about; 0: 0.1 */
+} pm_scheduler_options;
+
+typedef struct pm_scheduler_info {
+    int live, waiting;                /* requests: being answered, and not yet taken up or put back */
+    int kept;                         /* timelines of answers that have ended */
+    uint64_t held_bytes, cache_bytes; /* memory of all timelines, and its bound */
+    uint64_t reused, computed;        /* tokens of prompts so far */
+    uint64_t sampled;                 /* tokens of answers so far */
+    uint64_t evicted, put_back;       /* timelines dropped and answers interrupted for want of memory */
+} pm_scheduler_info;
+
+/* The engine may be used otherwise between two steps, and must stay open until the scheduler is freed. */
+PM_API int pm_scheduler_new(pm_scheduler **out, pm_engine *engine, const pm_scheduler_options *options, pm_error *err);
+
+/* Ends all requests as cancelled and frees the scheduler; NULL is allowed. */
+PM_API void pm_scheduler_free(pm_scheduler *scheduler);
+PM_API void pm_scheduler_describe(const pm_scheduler *scheduler, pm_scheduler_info *out);
+
+/* How a request ended, called once and then the request is gone: status PM_OK with a result, which is the callee's
+ * (pm_result_free), or an error. */
+typedef void pm_request_end(void *user, int status, const pm_error *err, pm_result *result);
+
+/* Queues a request. `prompt` is copied; of `options` (NULL: the model's) the stop strings and biases must stay until
+ * the end, and its callbacks are called by pm_scheduler_step with its `user`. They may make and cancel requests.
+ * PM_ERR_LIMIT: the prompt is longer than the context; PM_ERR_MEMORY: it cannot fit cache_bytes; PM_ERR_BUSY: the queue
+ * is full. An answer ends with PM_FINISH_LENGTH where context or cache_bytes have no room for more of it. */
+PM_API int pm_request_new(pm_request **out, pm_scheduler *scheduler, const pm_prompt *prompt,
+                          const pm_generate_options *options, pm_request_end *on_end, pm_error *err);
+
+/* Makes the request end as cancelled, in the next step. */
+PM_API void pm_request_cancel(pm_request *request);
+
+/* Takes one step; false when there was nothing to do. What fails ends the request that it belongs to and no other. */
+PM_API bool pm_scheduler_step(pm_scheduler *scheduler);
 
 /* ---- answers taken apart ----
  *

@@ -398,6 +398,9 @@ typedef struct pm_backend_ops {
     void (*rows_free)(pm_backend *backend, pm_rows *rows);
     uint64_t (*rows_bytes)(const pm_rows_spec *spec, pm_kv_type type, int64_t tokens);
 
+    /* Bytes of all rows and states that there are, what forks share counted once. */
+    uint64_t (*held)(const pm_backend *backend);
+
     /* Out of and into host memory, [n, planes, width] in the cache's type, bit for bit: export copies the n rows from
      * `first` on, import appends n rows. */
     int (*rows_export)(pm_backend *backend, const pm_rows *rows, int64_t first, int64_t n, void *out, pm_error *err);

@@ -264,14 +264,39 @@ static void copy_string(char *to, size_t size, const char *from)
     snprintf(to, size, "%s", from ? from : "");
 }
 
+/* Bytes of the rows of so many tokens. */
+static uint64_t row_bytes(const pm_engine *engine, int64_t tokens)
+{
+    uint64_t bytes = 0;
+    for (int i = 0; i < engine->cache->n_rows; i++)
+        bytes += engine->backend->ops->rows_bytes(&engine->cache->rows[i], engine->kv_type, tokens);
+    return bytes;
+}
+
+static uint64_t state_bytes(const pm_engine *engine)
+{
+    uint64_t bytes = 0;
+    for (int i = 0; i < engine->cache->n_states; i++)
+        bytes += (uint64_t)engine->cache->states[i].count * sizeof(float);
+    return bytes;
+}
+
+uint64_t pm_engine_held(const pm_engine *engine)
+{
+    return engine->backend->ops->held(engine->backend) + engine->logits_held * (uint64_t)engine->vocab * sizeof(float);
+}
+
+uint64_t pm_engine_session_bytes(const pm_engine *engine, size_t tokens, int snapshots)
+{
+    uint64_t logits = (uint64_t)engine->vocab * sizeof(float), states = state_bytes(engine);
+    states += 128 * (uint64_t)engine->cache->n_states; /* heads and alignment */
+    return row_bytes(engine, (int64_t)tokens) + states + 2 * logits + (uint64_t)snapshots * (states + logits);
+}
+
 /* Memory of one session that has filled its context. */
 static void count_cache(const pm_engine *engine, pm_info *info)
 {
-    uint64_t rows = 0, states = 0;
-    for (int i = 0; i < engine->cache->n_rows; i++)
-        rows += engine->backend->ops->rows_bytes(&engine->cache->rows[i], engine->kv_type, engine->ctx);
-    for (int i = 0; i < engine->cache->n_states; i++)
-        states += (uint64_t)engine->cache->states[i].count * sizeof(float);
+    uint64_t rows = row_bytes(engine, engine->ctx), states = state_bytes(engine);
     info->cache_bytes = rows + states;
     info->row_bytes = rows / (uint64_t)engine->ctx;
     info->state_bytes = states;

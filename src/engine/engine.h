@@ -47,7 +47,14 @@ struct pm_engine {
     pm_session **scheduled; /* [step_tokens] the session of each segment */
     float *logits;          /* [logits_rows, vocab], grown to the largest step seen */
     size_t logits_rows;
+    size_t logits_held; /* rows of logits that sessions and snapshots keep */
 };
+
+/* Bytes that sessions and snapshots take: rows, states, logits. */
+uint64_t pm_engine_held(const pm_engine *engine);
+
+/* What a session of so many tokens takes of that, with `snapshots` of its own. */
+uint64_t pm_engine_session_bytes(const pm_engine *engine, size_t tokens, int snapshots);
 
 /* An error unless ids[0..n) are tokens of the model. */
 int pm_engine_check_ids(const pm_engine *engine, const pm_token *ids, size_t n, pm_error *err);

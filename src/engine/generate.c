@@ -51,54 +51,50 @@ static int decode(pm_run *run, pm_error *err)
 /* Hands the answer over. */
 static void fill_result(pm_run *run, pm_result *out)
 {
-    pm_generation *generation = &run->generation;
-    double now = pm_now();
-    *out = (pm_result){.text = generation->text.data,
-                       .len = generation->text.len,
-                       .ids = generation->ids,
-                       .n = generation->n,
-                       .logprobs = generation->logprobs,
-                       .top = generation->top,
-                       .finish = generation->finish,
-                       .prompt = run->prompt,
-                       .prompt_seconds = run->prompt_seconds};
-    if (generation->n) {
+    pm_generation_result(&run->generation, out);
+    out->prompt = run->prompt;
+    out->prompt_seconds = run->prompt_seconds;
+    if (out->n) {
         out->first_token_seconds = run->first - run->start;
-        out->decode_seconds = now - run->first;
+        out->decode_seconds = pm_now() - run->first;
     }
-    generation->text = (pm_buf){0};
-    generation->ids = NULL;
-    generation->logprobs = NULL;
-    generation->top = NULL;
 }
 
-/* Prompt and answer together fit the context, but one token is always sampled: there are logits for it even when the
- * prompt alone fills the context. */
-static size_t token_limit(const pm_session *session, const pm_prompt *prompt, const pm_generate_options *options)
+void pm_engine_answer_defaults(const pm_engine *engine, pm_generate_options *out)
 {
-    size_t ctx = (size_t)session->engine->ctx, room = prompt->n < ctx ? ctx - prompt->n : 1;
-    return options->max_tokens && options->max_tokens < room ? options->max_tokens : room;
+    *out = (pm_generate_options){.sampling = engine->defaults.sampling, .max_tokens = engine->defaults.max_tokens};
 }
 
-int pm_generate(pm_session *session, const pm_prompt *prompt, const pm_generate_options *options, pm_result *out,
-                pm_error *err)
+int pm_engine_answer(const pm_engine *engine, const pm_prompt *prompt, const pm_generate_options *options, size_t room,
+                     pm_generation *out, pm_error *err)
 {
-    pm_engine *engine = session->engine;
-    pm_generate_options defaults = {.sampling = engine->defaults.sampling, .max_tokens = engine->defaults.max_tokens};
-    pm_run run = {.session = session, .options = options ? options : &defaults, .start = pm_now()};
     pm_generation_model model = {.tokenizer = engine->tokenizer,
                                  .stops = engine->stops,
                                  .n_stops = engine->n_stops,
                                  .vocab = engine->vocab,
                                  .newline = engine->newline,
                                  .markers = engine->markers,
-                                 .n_markers = run.options->markers ? engine->n_markers : 0};
+                                 .n_markers = options->markers ? engine->n_markers : 0};
+    size_t limit = prompt->n < room ? room - prompt->n : 1;
+    if (options->max_tokens && options->max_tokens < limit)
+        limit = options->max_tokens;
+    int status = pm_generation_init(out, &model, options, limit, err);
+    if (status == PM_OK)
+        pm_generation_prompt(out, prompt->ids, prompt->n);
+    return status;
+}
+
+int pm_generate(pm_session *session, const pm_prompt *prompt, const pm_generate_options *options, pm_result *out,
+                pm_error *err)
+{
+    pm_engine *engine = session->engine;
+    pm_generate_options defaults;
+    pm_engine_answer_defaults(engine, &defaults);
+    pm_run run = {.session = session, .options = options ? options : &defaults, .start = pm_now()};
     pm_error cause;
-    int status =
-        pm_generation_init(&run.generation, &model, run.options, token_limit(session, prompt, run.options), err);
+    int status = pm_engine_answer(engine, prompt, run.options, (size_t)engine->ctx, &run.generation, err);
     if (status != PM_OK)
         return status;
-    pm_generation_prompt(&run.generation, prompt->ids, prompt->n);
     pm_sync_options sync = {.mark = prompt->mark, .progress = run.options->on_prompt, .user = run.options->user};
     status = pm_session_sync(session, prompt->ids, prompt->n, &sync, &run.prompt, &cause);
     run.prompt_seconds = pm_now() - run.start;

@@ -133,6 +133,21 @@ int pm_generation_next(pm_generation *generation, const float *logits, pm_token 
     return PM_OK;
 }
 
+void pm_generation_result(pm_generation *generation, pm_result *out)
+{
+    *out = (pm_result){.text = generation->text.data,
+                       .len = generation->text.len,
+                       .ids = generation->ids,
+                       .n = generation->n,
+                       .logprobs = generation->logprobs,
+                       .top = generation->top,
+                       .finish = generation->finish};
+    generation->text = (pm_buf){0};
+    generation->ids = NULL;
+    generation->logprobs = NULL;
+    generation->top = NULL;
+}
+
 const char *pm_generation_take(pm_generation *generation, size_t *len)
 {
     const char *text = generation->text.data + generation->taken;

@@ -52,7 +52,20 @@ int pm_generation_next(pm_generation *generation, const float *logits, pm_token 
  * then that is the reason. */
 int pm_generation_end(pm_generation *generation, pm_finish finish, pm_error *err);
 
+/* Hands the answer over: text, tokens, probabilities and the reason of its end; the rest of *out is zero. */
+void pm_generation_result(pm_generation *generation, pm_result *out);
+
 /* The text that has become final since the last call; valid until the next call on the generation. */
 const char *pm_generation_take(pm_generation *generation, size_t *len);
+
+/* ---- generate.c ---- */
+
+/* How an answer is made when the caller leaves it to the model. */
+void pm_engine_answer_defaults(const pm_engine *engine, pm_generate_options *out);
+
+/* Begins the answer to a prompt. Both together take `room` tokens at most, but one token is always sampled: there are
+ * logits for it even when the prompt alone fills the room. */
+int pm_engine_answer(const pm_engine *engine, const pm_prompt *prompt, const pm_generate_options *options, size_t room,
+                     pm_generation *out, pm_error *err);
 
 #endif

@@ -9,13 +9,14 @@ void pm_session_free(pm_session *session)
 {
     if (!session)
         return;
-    const pm_engine *engine = session->engine;
+    pm_engine *engine = session->engine;
     const pm_backend_ops *ops = engine->backend->ops;
     pm_snapshot_drop_after(session, 0);
     for (int i = 0; session->rows && i < engine->cache->n_rows; i++)
         ops->rows_free(engine->backend, session->rows[i]);
     for (int i = 0; session->states && i < engine->cache->n_states; i++)
         ops->state_free(engine->backend, session->states[i]);
+    engine->logits_held -= (session->logits != NULL) + (session->spare != NULL);
     free(session->rows);
     free(session->states);
     free(session->logits);
@@ -39,6 +40,7 @@ static pm_session *session_alloc(pm_engine *engine, pm_error *err)
     session->states = calloc((size_t)cache->n_states + 1, sizeof(pm_state *));
     session->logits = malloc((size_t)engine->vocab * sizeof(float));
     session->spare = malloc((size_t)engine->vocab * sizeof(float));
+    engine->logits_held += (session->logits != NULL) + (session->spare != NULL);
     if (!session->rows || !session->states || !session->logits || !session->spare)
         status = pm_fail_memory(err);
     for (int i = 0; status == PM_OK && i < cache->n_states; i++)
@@ -193,12 +195,32 @@ void pm_session_recover(pm_session *session)
 
 /* ---- sync ---- */
 
-static size_t common_prefix(const pm_session *session, const pm_token *ids, size_t n)
+size_t pm_session_common(const pm_session *session, const pm_token *ids, size_t n)
 {
     size_t p = 0, end = n < session->length ? n : session->length;
     while (p < end && ids[p] == session->ids[p])
         p++;
     return p;
+}
+
+size_t pm_session_keeps(const pm_session *session, const pm_token *ids, size_t n)
+{
+    size_t prefix = pm_session_common(session, ids, n);
+    if (prefix == session->length && (prefix < n || session->has_logits))
+        return prefix;
+    if (!session->engine->cache->n_states)
+        return prefix < n ? prefix : n - 1;
+    for (int i = session->n_snapshots - 1; i >= 0; i--)
+        if (session->snapshots[i]->pos <= prefix)
+            return session->snapshots[i]->pos;
+    return 0;
+}
+
+void pm_session_keep(pm_session *session, const pm_token *ids, size_t n)
+{
+    size_t prefix = pm_session_common(session, ids, n);
+    if (prefix < session->length || (prefix == n && !session->has_logits))
+        pm_session_rewind(session, prefix, prefix == n);
 }
 
 int pm_session_sync(pm_session *session, const pm_token *ids, size_t n, const pm_sync_options *options,
@@ -219,9 +241,7 @@ int pm_session_sync(pm_session *session, const pm_token *ids, size_t n, const pm
     if (n > session->cap && pm_grow((void **)&session->ids, &session->cap, n, sizeof(pm_token)) != PM_OK)
         return pm_fail_memory(err);
 
-    size_t prefix = common_prefix(session, ids, n);
-    if (prefix < session->length || (prefix == n && !session->has_logits))
-        pm_session_rewind(session, prefix, prefix == n);
+    pm_session_keep(session, ids, n);
     size_t reused = session->length;
     session->turn = (pm_turn){.mark = options ? options->mark : 0, .prompt = n};
     if (reused < n) {

@@ -52,6 +52,7 @@ typedef struct pm_task {
     const pm_token *tokens;
     size_t n, done;
     float *logits; /* as pm_work.logits */
+    size_t most;   /* tokens of one step, at most; 0: as many as there is room for */
     size_t mark;   /* take a snapshot at this position; 0: nowhere in particular */
     bool listed;   /* is part of the running call */
 } pm_task;
@@ -75,6 +76,15 @@ struct pm_session {
  * one after which logits are or will be known when the tokens up to `pos` are computed again. */
 void pm_session_rewind(pm_session *session, size_t pos, bool logits);
 
+/* How many tokens ids[0..n) and the timeline have in common from the start. */
+size_t pm_session_common(const pm_session *session, const pm_token *ids, size_t n);
+
+/* How many of ids[0..n), n >= 1, the session would keep if it were synced to them. */
+size_t pm_session_keeps(const pm_session *session, const pm_token *ids, size_t n);
+
+/* Cuts the timeline back to what ids[0..n), n >= 1, begin with, so that computing the others leads to their logits. */
+void pm_session_keep(pm_session *session, const pm_token *ids, size_t n);
+
 /* After a failed step: cuts the timeline back to where everything is known. */
 void pm_session_recover(pm_session *session);
 
@@ -83,6 +93,11 @@ bool pm_session_cancelled(pm_session *session);
 
 /* Makes room for n more tokens; PM_ERR_LIMIT when they do not fit the context. */
 int pm_session_reserve(pm_session *session, size_t n, pm_error *err);
+
+/* Computes one batch: pieces of the tasks of the n sessions in `work` (step.c); only work[i].session is looked at.
+ * *computed is the number of its tokens, 0 when all tasks are done. After a failure each session has been recovered and
+ * may be shorter than before. */
+int pm_run_step(pm_engine *engine, const pm_work *work, int n, int *computed, pm_error *err);
 
 /* Carries out the tasks of the n sessions in `work` (step.c); only work[i].session is looked at. `progress` may be
  * NULL and is told of the first session's task. */

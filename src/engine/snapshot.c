@@ -31,20 +31,21 @@ int pm_snapshot_limit(const pm_engine *engine)
 }
 
 /* Gives up one reference. */
-static void snapshot_release(const pm_engine *engine, pm_snapshot *snapshot)
+static void snapshot_release(pm_engine *engine, pm_snapshot *snapshot)
 {
     if (!snapshot || --snapshot->refs > 0)
         return;
     if (snapshot->states)
         for (int i = 0; i < engine->cache->n_states; i++)
             engine->backend->ops->state_free(engine->backend, snapshot->states[i]);
+    engine->logits_held -= snapshot->logits != NULL;
     free(snapshot->states);
     free(snapshot->logits);
     free(snapshot);
 }
 
 /* A snapshot with room for everything; NULL when out of memory. */
-static pm_snapshot *snapshot_new(const pm_engine *engine)
+static pm_snapshot *snapshot_new(pm_engine *engine)
 {
     const pm_cache_spec *cache = engine->cache;
     pm_snapshot *snapshot = calloc(1, sizeof(*snapshot));
@@ -53,6 +54,7 @@ static pm_snapshot *snapshot_new(const pm_engine *engine)
     snapshot->refs = 1;
     snapshot->states = calloc((size_t)cache->n_states, sizeof(pm_state *));
     snapshot->logits = malloc((size_t)engine->vocab * sizeof(float));
+    engine->logits_held += snapshot->logits != NULL;
     bool ok = snapshot->states && snapshot->logits;
     for (int i = 0; ok && i < cache->n_states; i++)
         ok = engine->backend->ops->state_new(engine->backend, &cache->states[i], &snapshot->states[i], NULL) == PM_OK;
@@ -82,7 +84,7 @@ static pm_snapshot *evict(pm_session *session)
 
 void pm_snapshot_take(pm_session *session)
 {
-    const pm_engine *engine = session->engine;
+    pm_engine *engine = session->engine;
     int n = session->n_snapshots, n_states = engine->cache->n_states;
     if (!n_states || !session->has_logits || (n && session->snapshots[n - 1]->pos == session->length))
         return;

@@ -53,6 +53,8 @@ static pm_batch plan(pm_engine *engine, const pm_work *work, int n)
                 continue;
             size_t take = min_size(left, (size_t)(engine->step_tokens - batch.n_tokens));
             take = min_size(take, until_snapshot(session));
+            if (session->task.most)
+                take = min_size(take, session->task.most);
             if (session->task.logits) {
                 take = min_size(take, CAPTURED_ROWS - captured);
                 captured += take;
@@ -117,6 +119,14 @@ static int advance(pm_engine *engine, const pm_batch *batch, pm_error *err)
     return status;
 }
 
+static bool all_done(const pm_work *work, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (work[i].session->task.done < work[i].session->task.n)
+            return false;
+    return true;
+}
+
 /* True when one of the sessions was cancelled; its flag is cleared. */
 static bool any_cancelled(const pm_work *work, int n)
 {
@@ -126,16 +136,24 @@ static bool any_cancelled(const pm_work *work, int n)
     return false;
 }
 
+int pm_run_step(pm_engine *engine, const pm_work *work, int n, int *computed, pm_error *err)
+{
+    pm_batch batch = plan(engine, work, n);
+    int status = batch.n_tokens ? advance(engine, &batch, err) : PM_OK;
+    *computed = batch.n_tokens;
+    return status;
+}
+
 int pm_run_tasks(pm_engine *engine, const pm_work *work, int n, const pm_sync_options *progress, size_t total,
                  pm_error *err)
 {
     for (;;) {
-        pm_batch batch = plan(engine, work, n);
-        if (batch.n_tokens == 0)
+        int computed;
+        if (all_done(work, n))
             return PM_OK;
         if (any_cancelled(work, n))
             return pm_fail(err, PM_ERR_CANCELLED, "cancelled");
-        int status = advance(engine, &batch, err);
+        int status = pm_run_step(engine, work, n, &computed, err);
         if (status != PM_OK)
             return status;
         if (progress && progress->progress)

@@ -10,13 +10,22 @@
 
 #include <cmocka.h>
 
+static pm_cpu cpu; /* which has no threads: only its count of bytes is used */
+
 static const pm_rows_spec spec = {.ratio = 1, .planes = 4, .width = 6};
+
+/* Everything that was made is freed. */
+static int nothing_held(void **state)
+{
+    (void)state;
+    return pm_cpu_held(&cpu.base) != 0;
+}
 
 static pm_rows *new_rows(pm_kv_type type)
 {
     pm_rows *rows;
     pm_error err;
-    if (pm_cpu_rows_new(NULL, &spec, type, &rows, &err) != PM_OK)
+    if (pm_cpu_rows_new(&cpu.base, &spec, type, &rows, &err) != PM_OK)
         fail_msg("rows: %s", err.message);
     assert_int_equal(pm_cpu_rows_length(rows), 0);
     return rows;
@@ -60,10 +69,10 @@ static void test_growth(void **state)
     assert_int_equal(rows->n_blocks, (length + 63) / 64);
     assert_int_equal(pm_rows_reserve(rows, 1000, NULL), PM_OK); /* room alone is no row */
     assert_int_equal(pm_cpu_rows_length(rows), length);
-    pm_cpu_rows_truncate(NULL, rows, length);
+    pm_cpu_rows_truncate(&cpu.base, rows, length);
     assert_int_equal(rows->n_blocks, (length + 63) / 64);
-    pm_cpu_rows_free(NULL, rows);
-    pm_cpu_rows_free(NULL, NULL);
+    pm_cpu_rows_free(&cpu.base, rows);
+    pm_cpu_rows_free(&cpu.base, NULL);
 }
 
 static void test_truncate(void **state)
@@ -73,17 +82,17 @@ static void test_truncate(void **state)
     pm_rows *rows = new_rows(PM_KV_F32);
     append(rows, 200, 0);
     for (size_t i = 0; i < PM_COUNT(cuts); i++) {
-        pm_cpu_rows_truncate(NULL, rows, cuts[i]);
+        pm_cpu_rows_truncate(&cpu.base, rows, cuts[i]);
         assert_int_equal(pm_cpu_rows_length(rows), cuts[i]);
         assert_int_equal(rows->n_blocks, (cuts[i] + 63) / 64);
         check(rows, 0, cuts[i], 0);
     }
     append(rows, 70, 0.25f);
-    pm_cpu_rows_truncate(NULL, rows, 71); /* longer than it is: nothing happens */
-    pm_cpu_rows_truncate(NULL, rows, -1);
+    pm_cpu_rows_truncate(&cpu.base, rows, 71); /* longer than it is: nothing happens */
+    pm_cpu_rows_truncate(&cpu.base, rows, -1);
     assert_int_equal(pm_cpu_rows_length(rows), 70);
     check(rows, 0, 70, 0.25f);
-    pm_cpu_rows_free(NULL, rows);
+    pm_cpu_rows_free(&cpu.base, rows);
 }
 
 static void test_fork(void **state)
@@ -91,8 +100,8 @@ static void test_fork(void **state)
     (void)state;
     pm_rows *a = new_rows(PM_KV_F32), *b, *c;
     append(a, 100, 0);
-    assert_int_equal(pm_cpu_rows_fork(NULL, a, 100, &b, NULL), PM_OK);
-    assert_int_equal(pm_cpu_rows_fork(NULL, b, 70, &c, NULL), PM_OK);
+    assert_int_equal(pm_cpu_rows_fork(&cpu.base, a, 100, &b, NULL), PM_OK);
+    assert_int_equal(pm_cpu_rows_fork(&cpu.base, b, 70, &c, NULL), PM_OK);
     assert_ptr_equal(a->blocks[0], b->blocks[0]);
     assert_ptr_equal(a->blocks[1], c->blocks[1]);
     assert_int_equal(a->blocks[1]->references, 3);
@@ -104,6 +113,7 @@ static void test_fork(void **state)
     assert_ptr_equal(a->blocks[0], c->blocks[0]);
     assert_ptr_not_equal(a->blocks[1], b->blocks[1]);
     assert_ptr_not_equal(a->blocks[1], c->blocks[1]);
+    assert_int_equal(pm_cpu_held(&cpu.base), 5 * a->block_bytes); /* the first, three second ones, b's third */
     check(a, 0, 100, 0);
     check(a, 100, 103, 0.75f);
     check(b, 0, 100, 0);
@@ -111,16 +121,16 @@ static void test_fork(void **state)
     check(c, 0, 70, 0);
     check(c, 70, 80, 0.25f);
 
-    pm_cpu_rows_free(NULL, a); /* the others outlive the first */
+    pm_cpu_rows_free(&cpu.base, a); /* the others outlive the first */
     check(b, 0, 100, 0);
     check(c, 0, 70, 0);
     assert_int_equal(b->blocks[0]->references, 2);
-    pm_cpu_rows_free(NULL, b);
+    pm_cpu_rows_free(&cpu.base, b);
     assert_int_equal(c->blocks[0]->references, 1);
     pm_block *kept = c->blocks[1];
     append(c, 1, 0.25f); /* alone again: no copy */
     assert_ptr_equal(c->blocks[1], kept);
-    pm_cpu_rows_free(NULL, c);
+    pm_cpu_rows_free(&cpu.base, c);
 }
 
 /* A cut into a shared block, then a write, must not show in the other handle. */
@@ -129,19 +139,19 @@ static void test_cut_then_write(void **state)
     (void)state;
     pm_rows *a = new_rows(PM_KV_F32), *b, *empty;
     append(a, 130, 0);
-    assert_int_equal(pm_cpu_rows_fork(NULL, a, 130, &b, NULL), PM_OK);
-    pm_cpu_rows_truncate(NULL, b, 10);
+    assert_int_equal(pm_cpu_rows_fork(&cpu.base, a, 130, &b, NULL), PM_OK);
+    pm_cpu_rows_truncate(&cpu.base, b, 10);
     append(b, 100, 0.5f);
     check(a, 0, 130, 0);
     check(b, 0, 10, 0);
     check(b, 10, 110, 0.5f);
-    assert_int_equal(pm_cpu_rows_fork(NULL, a, 0, &empty, NULL), PM_OK);
+    assert_int_equal(pm_cpu_rows_fork(&cpu.base, a, 0, &empty, NULL), PM_OK);
     append(empty, 2, 0.125f);
     check(empty, 0, 2, 0.125f);
     check(a, 0, 130, 0);
-    pm_cpu_rows_free(NULL, empty);
-    pm_cpu_rows_free(NULL, b);
-    pm_cpu_rows_free(NULL, a);
+    pm_cpu_rows_free(&cpu.base, empty);
+    pm_cpu_rows_free(&cpu.base, b);
+    pm_cpu_rows_free(&cpu.base, a);
 }
 
 static void test_refusals(void **state)
@@ -151,25 +161,25 @@ static void test_refusals(void **state)
     pm_error err;
     pm_rows_spec bad = spec;
     bad.ratio = 0;
-    assert_int_equal(pm_cpu_rows_new(NULL, &bad, PM_KV_F16, &out, &err), PM_ERR_INVALID);
+    assert_int_equal(pm_cpu_rows_new(&cpu.base, &bad, PM_KV_F16, &out, &err), PM_ERR_INVALID);
     assert_string_equal(err.message, "cache rows of 0 tokens are not possible");
     bad = spec;
     bad.width = 0;
-    assert_int_equal(pm_cpu_rows_new(NULL, &bad, PM_KV_F16, &out, &err), PM_ERR_INVALID);
+    assert_int_equal(pm_cpu_rows_new(&cpu.base, &bad, PM_KV_F16, &out, &err), PM_ERR_INVALID);
     assert_non_null(strstr(err.message, "4 planes of 0 elements"));
     pm_rows *rows = new_rows(PM_KV_F16);
-    assert_int_equal(pm_cpu_rows_fork(NULL, rows, 1, &out, &err), PM_ERR_INVALID);
+    assert_int_equal(pm_cpu_rows_fork(&cpu.base, rows, 1, &out, &err), PM_ERR_INVALID);
     assert_non_null(strstr(err.message, "fork 1 rows of a cache of 0"));
     assert_int_equal(pm_rows_reserve(rows, 1, NULL), PM_OK);
     rows->length = 1;
     assert_int_equal(pm_rows_reserve(rows, INT64_MAX, &err), PM_ERR_MEMORY);
     assert_int_equal(pm_cpu_rows_length(rows), 1);
-    pm_cpu_rows_free(NULL, rows);
+    pm_cpu_rows_free(&cpu.base, rows);
     assert_ptr_equal(out, &out);
 
     pm_state *none = (pm_state *)&none;
-    assert_int_equal(pm_cpu_state_new(NULL, &(pm_state_spec){-1}, &none, &err), PM_ERR_INVALID);
-    assert_int_equal(pm_cpu_state_new(NULL, &(pm_state_spec){INT64_MAX / 2}, &none, &err), PM_ERR_MEMORY);
+    assert_int_equal(pm_cpu_state_new(&cpu.base, &(pm_state_spec){-1}, &none, &err), PM_ERR_INVALID);
+    assert_int_equal(pm_cpu_state_new(&cpu.base, &(pm_state_spec){INT64_MAX / 2}, &none, &err), PM_ERR_MEMORY);
     assert_ptr_equal(none, &none);
 }
 
@@ -191,21 +201,21 @@ static void test_states(void **state)
     (void)state;
     pm_state *a, *b;
     pm_state_spec some = {.count = 1001};
-    assert_int_equal(pm_cpu_state_new(NULL, &some, &a, NULL), PM_OK);
-    assert_int_equal(pm_cpu_state_new(NULL, &some, &b, NULL), PM_OK);
+    assert_int_equal(pm_cpu_state_new(&cpu.base, &some, &a, NULL), PM_OK);
+    assert_int_equal(pm_cpu_state_new(&cpu.base, &some, &b, NULL), PM_OK);
     assert_int_equal((uintptr_t)a->data % 64, 0);
     for (int i = 0; i < 1001; i++) {
         assert_true(a->data[i] == 0);
         a->data[i] = (float)i;
     }
-    pm_cpu_state_copy(NULL, b, a);
+    pm_cpu_state_copy(&cpu.base, b, a);
     assert_memory_equal(b->data, a->data, 1001 * sizeof(float));
-    pm_cpu_state_zero(NULL, a);
+    pm_cpu_state_zero(&cpu.base, a);
     for (int i = 0; i < 1001; i++)
         assert_true(a->data[i] == 0 && b->data[i] == (float)i);
-    pm_cpu_state_free(NULL, a);
-    pm_cpu_state_free(NULL, b);
-    pm_cpu_state_free(NULL, NULL);
+    pm_cpu_state_free(&cpu.base, a);
+    pm_cpu_state_free(&cpu.base, b);
+    pm_cpu_state_free(&cpu.base, NULL);
 }
 
 /* Rows and states leave and come back bit for bit, in pieces that do not fit the blocks. */
@@ -222,42 +232,47 @@ static void test_export(void **state)
             data[i] = (unsigned char)(i * 31 + i / 251);
         int64_t at = 0;
         for (size_t i = 0; i < PM_COUNT(pieces); at += pieces[i++])
-            assert_int_equal(pm_cpu_rows_import(NULL, rows, pieces[i], data + (size_t)at * row, &err), PM_OK);
+            assert_int_equal(pm_cpu_rows_import(&cpu.base, rows, pieces[i], data + (size_t)at * row, &err), PM_OK);
         assert_int_equal(pm_cpu_rows_length(rows), 200);
-        assert_int_equal(pm_cpu_rows_export(NULL, rows, 0, 200, again, &err), PM_OK);
+        assert_int_equal(pm_cpu_rows_export(&cpu.base, rows, 0, 200, again, &err), PM_OK);
         assert_memory_equal(data, again, 200 * row);
-        assert_int_equal(pm_cpu_rows_export(NULL, rows, 60, 70, again, &err), PM_OK);
+        assert_int_equal(pm_cpu_rows_export(&cpu.base, rows, 60, 70, again, &err), PM_OK);
         assert_memory_equal(data + 60 * row, again, 70 * row);
         /* an import after a fork leaves the original alone */
-        assert_int_equal(pm_cpu_rows_fork(NULL, rows, 100, &fork, &err), PM_OK);
-        assert_int_equal(pm_cpu_rows_import(NULL, fork, 30, data, &err), PM_OK);
-        assert_int_equal(pm_cpu_rows_export(NULL, rows, 100, 30, again, &err), PM_OK);
+        assert_int_equal(pm_cpu_rows_fork(&cpu.base, rows, 100, &fork, &err), PM_OK);
+        assert_int_equal(pm_cpu_rows_import(&cpu.base, fork, 30, data, &err), PM_OK);
+        assert_int_equal(pm_cpu_rows_export(&cpu.base, rows, 100, 30, again, &err), PM_OK);
         assert_memory_equal(data + 100 * row, again, 30 * row);
-        assert_int_equal(pm_cpu_rows_export(NULL, fork, 100, 30, again, &err), PM_OK);
+        assert_int_equal(pm_cpu_rows_export(&cpu.base, fork, 100, 30, again, &err), PM_OK);
         assert_memory_equal(data, again, 30 * row);
-        assert_int_equal(pm_cpu_rows_export(NULL, rows, 190, 11, again, &err), PM_ERR_INVALID);
+        assert_int_equal(pm_cpu_rows_export(&cpu.base, rows, 190, 11, again, &err), PM_ERR_INVALID);
         assert_non_null(strstr(err.message, "200"));
-        assert_int_equal(pm_cpu_rows_export(NULL, rows, -1, 1, again, &err), PM_ERR_INVALID);
-        pm_cpu_rows_free(NULL, rows);
-        pm_cpu_rows_free(NULL, copy);
-        pm_cpu_rows_free(NULL, fork);
+        assert_int_equal(pm_cpu_rows_export(&cpu.base, rows, -1, 1, again, &err), PM_ERR_INVALID);
+        pm_cpu_rows_free(&cpu.base, rows);
+        pm_cpu_rows_free(&cpu.base, copy);
+        pm_cpu_rows_free(&cpu.base, fork);
     }
     const float in[5] = {1, -0.0f, 3e-40f, 4, 5};
     float out[5];
     pm_state *a;
-    assert_int_equal(pm_cpu_state_new(NULL, &(pm_state_spec){5}, &a, NULL), PM_OK);
-    assert_int_equal(pm_cpu_state_import(NULL, a, in, NULL), PM_OK);
-    assert_int_equal(pm_cpu_state_export(NULL, a, out, NULL), PM_OK);
+    assert_int_equal(pm_cpu_state_new(&cpu.base, &(pm_state_spec){5}, &a, NULL), PM_OK);
+    assert_int_equal(pm_cpu_state_import(&cpu.base, a, in, NULL), PM_OK);
+    assert_int_equal(pm_cpu_state_export(&cpu.base, a, out, NULL), PM_OK);
     assert_memory_equal(in, out, sizeof(in));
-    pm_cpu_state_free(NULL, a);
+    pm_cpu_state_free(&cpu.base, a);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_export), cmocka_unit_test(test_growth),         cmocka_unit_test(test_truncate),
-        cmocka_unit_test(test_fork),   cmocka_unit_test(test_cut_then_write), cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_bytes),  cmocka_unit_test(test_states),
+        cmocka_unit_test_teardown(test_export, nothing_held),
+        cmocka_unit_test_teardown(test_growth, nothing_held),
+        cmocka_unit_test_teardown(test_truncate, nothing_held),
+        cmocka_unit_test_teardown(test_fork, nothing_held),
+        cmocka_unit_test_teardown(test_cut_then_write, nothing_held),
+        cmocka_unit_test_teardown(test_refusals, nothing_held),
+        cmocka_unit_test_teardown(test_bytes, nothing_held),
+        cmocka_unit_test_teardown(test_states, nothing_held),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

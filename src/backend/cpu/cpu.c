@@ -203,6 +203,7 @@ static const pm_backend_ops cpu_ops = {
     .rows_length = pm_cpu_rows_length,
     .rows_free = pm_cpu_rows_free,
     .rows_bytes = pm_cpu_rows_bytes,
+    .held = pm_cpu_held,
     .rows_export = pm_cpu_rows_export,
     .rows_import = pm_cpu_rows_import,
     .state_new = pm_cpu_state_new,

@@ -43,6 +43,7 @@ typedef struct pm_cpu {
     pm_simd simd;                           /* the level in force, never BEST */
     const struct pm_matrix_kernels *matrix; /* matrix.h */
     const struct pm_mixer_kernels *mixer;   /* mixer.h */
+    uint64_t held;                          /* bytes of rows and states */
     struct {
         void *data;
         size_t bytes;
@@ -60,6 +61,7 @@ void pm_cpu_rows_truncate(pm_backend *backend, pm_rows *rows, int64_t n);
 int64_t pm_cpu_rows_length(const pm_rows *rows);
 void pm_cpu_rows_free(pm_backend *backend, pm_rows *rows);
 uint64_t pm_cpu_rows_bytes(const pm_rows_spec *spec, pm_kv_type type, int64_t tokens);
+uint64_t pm_cpu_held(const pm_backend *backend);
 int pm_cpu_state_new(pm_backend *backend, const pm_state_spec *spec, pm_state **out, pm_error *err);
 void pm_cpu_state_zero(pm_backend *backend, pm_state *state);
 void pm_cpu_state_copy(pm_backend *backend, pm_state *to, const pm_state *from);

@@ -15,18 +15,22 @@ static bool block_bytes(const pm_rows_spec *spec, pm_kv_type type, size_t *plane
     return true;
 }
 
-static pm_block *block_new(size_t bytes)
+static pm_block *block_new(const pm_rows *rows)
 {
-    pm_block *block = aligned_alloc(64, bytes);
-    if (block)
-        block->references = 1;
+    pm_block *block = aligned_alloc(64, rows->block_bytes);
+    if (!block)
+        return NULL;
+    block->references = 1;
+    *rows->held += rows->block_bytes;
     return block;
 }
 
-static void block_release(pm_block *block)
+static void block_release(const pm_rows *rows, pm_block *block)
 {
-    if (--block->references == 0)
-        free(block);
+    if (--block->references > 0)
+        return;
+    *rows->held -= rows->block_bytes;
+    free(block);
 }
 
 /* Room for `need` blocks in the table. */
@@ -45,7 +49,6 @@ static size_t blocks_for(int64_t rows)
 
 int pm_cpu_rows_new(pm_backend *backend, const pm_rows_spec *spec, pm_kv_type type, pm_rows **out, pm_error *err)
 {
-    (void)backend;
     size_t plane, block;
     if (spec->ratio < 1)
         return pm_fail(err, PM_ERR_INVALID, "cache rows of %d tokens are not possible", spec->ratio);
@@ -55,9 +58,11 @@ int pm_cpu_rows_new(pm_backend *backend, const pm_rows_spec *spec, pm_kv_type ty
     pm_rows *rows = calloc(1, sizeof *rows);
     if (!rows)
         return pm_fail_memory(err);
+    rows->held = &((pm_cpu *)backend)->held;
     rows->spec = *spec;
     rows->type = type;
     rows->plane_bytes = plane;
+    rows->block_bytes = block;
     *out = rows;
     return PM_OK;
 }
@@ -93,22 +98,22 @@ int pm_rows_reserve(pm_rows *rows, int64_t n, pm_error *err)
         return PM_OK;
     if (rows->length > INT64_MAX - n)
         return pm_fail_memory(err);
-    size_t plane, bytes, need = blocks_for(rows->length + n), first = (size_t)(rows->length / PM_BLOCK_ROWS);
-    if (!block_bytes(&rows->spec, rows->type, &plane, &bytes) || table_grow(rows, need, err) != PM_OK)
+    size_t need = blocks_for(rows->length + n), first = (size_t)(rows->length / PM_BLOCK_ROWS);
+    if (table_grow(rows, need, err) != PM_OK)
         return pm_fail_memory(err);
     while (rows->n_blocks < need) {
-        pm_block *block = block_new(bytes);
+        pm_block *block = block_new(rows);
         if (!block)
             return pm_fail_memory(err);
         rows->blocks[rows->n_blocks++] = block;
     }
     /* Only the part-filled block can be shared: blocks beyond the length are never handed to a fork. */
     if (rows->blocks[first]->references > 1) {
-        pm_block *copy = block_new(bytes);
+        pm_block *copy = block_new(rows);
         if (!copy)
             return pm_fail_memory(err);
-        memcpy(copy->data, rows->blocks[first]->data, plane * (size_t)rows->spec.planes);
-        block_release(rows->blocks[first]);
+        memcpy(copy->data, rows->blocks[first]->data, rows->plane_bytes * (size_t)rows->spec.planes);
+        block_release(rows, rows->blocks[first]);
         rows->blocks[first] = copy;
     }
     return PM_OK;
@@ -120,7 +125,7 @@ void pm_cpu_rows_truncate(pm_backend *backend, pm_rows *rows, int64_t n)
     if (n < 0 || n > rows->length)
         return;
     while (rows->n_blocks > blocks_for(n))
-        block_release(rows->blocks[--rows->n_blocks]);
+        block_release(rows, rows->blocks[--rows->n_blocks]);
     rows->length = n;
 }
 
@@ -183,17 +188,27 @@ int pm_cpu_rows_import(pm_backend *backend, pm_rows *rows, int64_t n, const void
     return PM_OK;
 }
 
+/* Bytes of a state of so many elements; false when they do not fit a size_t. */
+static bool state_bytes(int64_t count, size_t *bytes)
+{
+    if (!pm_mul((size_t)count, sizeof(float), bytes) || !pm_add(*bytes, sizeof(pm_state) + 63, bytes))
+        return false;
+    *bytes &= ~(size_t)63;
+    return true;
+}
+
 int pm_cpu_state_new(pm_backend *backend, const pm_state_spec *spec, pm_state **out, pm_error *err)
 {
     size_t bytes;
     if (spec->count < 0)
         return pm_fail(err, PM_ERR_INVALID, "a state of %lld elements is not possible", (long long)spec->count);
-    if (!pm_mul((size_t)spec->count, sizeof(float), &bytes) || !pm_add(bytes, sizeof(pm_state) + 63, &bytes))
+    if (!state_bytes(spec->count, &bytes))
         return pm_fail_memory(err);
-    pm_state *state = aligned_alloc(64, bytes & ~(size_t)63);
+    pm_state *state = aligned_alloc(64, bytes);
     if (!state)
         return pm_fail_memory(err);
     state->count = spec->count;
+    ((pm_cpu *)backend)->held += bytes;
     pm_cpu_state_zero(backend, state);
     *out = state;
     return PM_OK;
@@ -213,8 +228,15 @@ void pm_cpu_state_copy(pm_backend *backend, pm_state *to, const pm_state *from)
 
 void pm_cpu_state_free(pm_backend *backend, pm_state *state)
 {
-    (void)backend;
+    size_t bytes;
+    if (state && state_bytes(state->count, &bytes))
+        ((pm_cpu *)backend)->held -= bytes;
     free(state);
+}
+
+uint64_t pm_cpu_held(const pm_backend *backend)
+{
+    return ((const pm_cpu *)backend)->held;
 }
 
 int pm_cpu_state_export(pm_backend *backend, const pm_state *state, float *out, pm_error *err)

@@ -18,10 +18,11 @@ struct pm_block {
 
 /* Rows outside a window are kept too: they cost memory, but any cut stays possible. */
 struct pm_rows {
+    uint64_t *held; /* the backend's count of bytes */
     pm_rows_spec spec;
     pm_kv_type type;
     int64_t length; /* rows */
-    size_t plane_bytes;
+    size_t plane_bytes, block_bytes;
     pm_block **blocks; /* [n_blocks], length rounded up or more */
     size_t n_blocks, cap;
 };

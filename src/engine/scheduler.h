@@ -1,0 +1,71 @@
+/* Many answers on one engine, and the timelines that are kept for later prompts. */
+#ifndef PM_SCHEDULER_H
+#define PM_SCHEDULER_H
+
+#include "engine/generation.h"
+#include "engine/session.h"
+
+/* ---- pasts.c: timelines that nobody writes ---- */
+
+typedef struct pm_past {
+    pm_session *session;
+    double gain;   /* tokens that it saves, for the bytes that it takes */
+    double value;  /* what keeping it is worth: the lowest goes first */
+    uint64_t used; /* when that was last told; of equal values the older goes */
+} pm_past;
+
+typedef struct pm_pasts {
+    pm_past *list; /* [n] */
+    size_t n, cap;
+    double level; /* the value of the last one that went: what comes later is worth so much more */
+    uint64_t clock;
+} pm_pasts;
+
+/* Takes over a session. Pasts that it begins with are dropped: it holds all of theirs. Out of memory, it is freed. */
+void pm_pasts_keep(pm_pasts *pasts, pm_session *session);
+
+/* Drops the past that is worth least, but not `spared` (may be NULL); false when there is no other. */
+bool pm_pasts_evict(pm_pasts *pasts, const pm_session *spared);
+
+/* The past that keeps most of ids[0..n), NULL when none keeps anything. *kept becomes how much, and *alike the length
+ * of the longest beginning that a past has in common with them. */
+const pm_session *pm_pasts_find(const pm_pasts *pasts, const pm_token *ids, size_t n, size_t *kept, size_t *alike);
+
+/* A past as a session of the caller's own that begins with its first `kept` tokens: taken out of the list when these
+ * are all it has, forked otherwise. */
+int pm_pasts_use(pm_pasts *pasts, const pm_session *past, size_t kept, pm_session **out, pm_error *err);
+void pm_pasts_free(pm_pasts *pasts);
+
+/* ---- scheduler.c ---- */
+
+struct pm_request {
+    pm_scheduler *scheduler;
+    pm_request *next; /* in the queue */
+    pm_generate_options options;
+    pm_request_end *on_end;
+    pm_generation generation;
+    pm_token *ids; /* the prompt, then what has been sampled */
+    size_t n, cap, n_prompt, mark;
+    size_t branch;       /* where another timeline goes another way: worth a snapshot; 0: nowhere */
+    pm_session *session; /* NULL while it waits */
+    bool started;        /* it has been taken up before */
+    bool cancelled;
+    pm_sync_stats cost;                /* of the prompt */
+    double queued, begun, read, first; /* when it came, was taken up, had read its prompt, had a token */
+};
+
+struct pm_scheduler {
+    pm_engine *engine;
+    pm_scheduler_options options; /* without defaults */
+    pm_request *queue;            /* in order */
+    pm_request **live;            /* [parallel], n_live of them, by age */
+    pm_work *work;                /* [parallel] */
+    pm_pasts pasts;
+    int n_live;
+    bool full;              /* nothing can be taken up until an answer ends */
+    size_t piece;           /* tokens of prompts in a step that answers wait for */
+    size_t capacity;        /* tokens of a timeline that fits cache_bytes alone */
+    pm_scheduler_info info; /* without what pm_scheduler_describe fills in */
+};
+
+#endif
