@@ -1,7 +1,6 @@
 /* The same bits every time: the logits of a model do not depend on how a prompt is cut into pieces, on its company in a
  * batch, on the number of threads, on the instruction set, or on what a session did before. All comparisons are memcmp.
  */
-#include "engine/generation.h"
 #include "engine/session.h"
 #include "model/model.h"
 #include "oracle.h"
@@ -331,59 +330,65 @@ static void test_answers(void **state)
     pm_engine_close(engine);
 }
 
-/* Sampled answers, each with its own seed and options, computed side by side are those computed alone: sampling sees
- * nothing of its company either. */
+static void take_result(void *user, int status, const pm_error *err, pm_result *result)
+{
+    if (status != PM_OK)
+        fail_msg("%s", err->message);
+    *(pm_result *)user = *result;
+}
+
+/* Sampled answers, each with its own seed and options, that come one after the other and are computed side by side are
+ * those computed alone: sampling sees nothing of its company either. What prompts share is computed once. */
 static void test_answers_in_company(void **state)
 {
-    enum { N = 5, TOKENS = 24 };
+    enum { N = 6, TOKENS = 24 };
     static const pm_bias bias[] = {{11, 2.5f}, {12, -100}};
     static const pm_sampling samplings[N] = {
         {.temperature = 1, .top_p = 1, .seed = 1},
         {.temperature = 1.3f, .top_k = 40, .top_p = 0.95f, .seed = 2, .repetition_penalty = 1.2f},
         {.temperature = 0, .presence_penalty = 0.7f, .frequency_penalty = 0.3f},
         {.temperature = 1, .top_p = 1, .min_p = 0.02f, .seed = 2, .xtc_probability = 0.5f, .xtc_threshold = 0.1f},
-        {.temperature = 0.8f, .top_p = 0.9f, .seed = 1, .bias = bias, .n_bias = 2}};
+        {.temperature = 0.8f, .top_p = 0.9f, .seed = 1, .bias = bias, .n_bias = 2},
+        {.temperature = 0}};
     pm_engine *engine = open_engine(NULL);
-    pm_generation_model model = {.tokenizer = engine->tokenizer,
-                                 .stops = engine->stops,
-                                 .n_stops = engine->n_stops,
-                                 .vocab = vocab,
-                                 .newline = engine->newline};
-    pm_session *sessions[N];
-    pm_generation generations[N];
-    pm_work work[N];
-    pm_token ids[N];
+    pm_scheduler *scheduler;
+    pm_prompt parts[N];
+    pm_generate_options options[N];
+    pm_result results[N] = {{0}};
+    pm_error err;
     (void)state;
+    if (pm_scheduler_new(&scheduler, engine, &(pm_scheduler_options){.parallel = 4}, &err) != PM_OK)
+        fail_msg("%s", err.message);
     for (int i = 0; i < N; i++) {
-        size_t n = 20 + 9 * (size_t)i;
-        pm_generate_options options = {.sampling = samplings[i], .ignore_eos = true};
-        sessions[i] = new_session(engine);
-        assert_int_equal(pm_session_sync(sessions[i], prompt + i, n, NULL, NULL, NULL), PM_OK);
-        assert_int_equal(pm_generation_init(&generations[i], &model, &options, TOKENS, NULL), PM_OK);
-        pm_generation_prompt(&generations[i], prompt + i, n);
-        work[i] = (pm_work){.session = sessions[i], .tokens = &ids[i], .n = 1};
+        pm_request *request;
+        parts[i] = (pm_prompt){.ids = prompt + i, .n = 20 + 9 * (size_t)i};
+        if (i == 3) /* begins as the first does */
+            parts[i] = (pm_prompt){.ids = prompt, .n = 140, .mark = 137};
+        options[i] = (pm_generate_options){
+            .sampling = samplings[i], .max_tokens = TOKENS, .ignore_eos = true, .user = &results[i]};
+        if (pm_request_new(&request, scheduler, &parts[i], &options[i], take_result, &err) != PM_OK)
+            fail_msg("%s", err.message);
+        for (int k = 0; k < i; k++)
+            pm_scheduler_step(scheduler);
     }
-    for (int t = 0; t < TOKENS; t++) {
-        for (int i = 0; i < N; i++)
-            assert_int_equal(pm_generation_next(&generations[i], pm_session_logits(sessions[i]), &ids[i], NULL), PM_OK);
-        step(engine, work, N);
-    }
+    while (pm_scheduler_step(scheduler))
+        ;
+    assert_true(results[3].prompt.reused >= 19);
     for (int i = 0; i < N; i++) {
         pm_session *alone = new_session(engine);
-        pm_prompt part = {.ids = prompt + i, .n = 20 + 9 * (size_t)i};
-        pm_generate_options options = {.sampling = samplings[i], .max_tokens = TOKENS, .ignore_eos = true};
         pm_result result;
-        assert_int_equal(pm_generate(alone, &part, &options, &result, NULL), PM_OK);
+        assert_int_equal(pm_generate(alone, &parts[i], &options[i], &result, NULL), PM_OK);
         assert_int_equal(result.n, TOKENS);
+        assert_int_equal(results[i].n, TOKENS);
         for (int t = 0; t < TOKENS; t++)
-            if (result.ids[t] != generations[i].ids[t])
+            if (result.ids[t] != results[i].ids[t])
                 fail_msg("answer %d, token %d is %d alone and %d in company", i, t, (int)result.ids[t],
-                         (int)generations[i].ids[t]);
+                         (int)results[i].ids[t]);
         pm_result_free(&result);
-        pm_generation_free(&generations[i]);
+        pm_result_free(&results[i]);
         pm_session_free(alone);
-        pm_session_free(sessions[i]);
     }
+    pm_scheduler_free(scheduler);
     pm_engine_close(engine);
 }
 
