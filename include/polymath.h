@@ -369,8 +369,8 @@ PM_API int pm_scheduler_new(pm_scheduler **out, pm_engine *engine, const pm_sche
 PM_API void pm_scheduler_free(pm_scheduler *scheduler);
 PM_API void pm_scheduler_describe(const pm_scheduler *scheduler, pm_scheduler_info *out);
 
-/* How a request ended, called once and then the request is gone: status PM_OK with a result, which is the callee's
- * (pm_result_free), or an error. */
+/* How a request ended, called once: status PM_OK with a result, which is the callee's (pm_result_free), or an error.
+ * The request is gone when the step is over. */
 typedef void pm_request_end(void *user, int status, const pm_error *err, pm_result *result);
 
 /* Queues a request. `prompt` is copied; of `options` (NULL: the model's) the stop strings and biases must stay until

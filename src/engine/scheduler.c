@@ -95,12 +95,16 @@ int pm_scheduler_new(pm_scheduler **out, pm_engine *engine, const pm_scheduler_o
     return PM_OK;
 }
 
-static void request_free(pm_request *request)
+/* Frees the requests that have ended, which what is called back may still have cancelled. */
+static void bury(pm_scheduler *scheduler)
 {
-    pm_generation_free(&request->generation);
-    pm_session_free(request->session);
-    free(request->ids);
-    free(request);
+    for (pm_request *request = scheduler->ended, *next; request; request = next) {
+        next = request->next;
+        pm_generation_free(&request->generation);
+        free(request->ids);
+        free(request);
+    }
+    scheduler->ended = NULL;
 }
 
 int pm_request_new(pm_request **out, pm_scheduler *scheduler, const pm_prompt *prompt,
@@ -205,14 +209,17 @@ static void end(pm_request *request, int status, const pm_error *err)
         result.prompt_seconds = since(request->begun, request->read);
         result.first_token_seconds = since(request->begun, request->first);
         result.decode_seconds = since(request->first, now);
-        if (request->session) {
-            pm_snapshot_take(request->session);
-            pm_pasts_keep(&request->scheduler->pasts, request->session);
-            request->session = NULL;
-        }
     }
+    if (status == PM_OK && request->session) {
+        pm_snapshot_take(request->session);
+        pm_pasts_keep(&request->scheduler->pasts, request->session);
+    } else {
+        pm_session_free(request->session);
+    }
+    request->session = NULL;
+    request->next = request->scheduler->ended;
+    request->scheduler->ended = request;
     request->on_end(request->options.user, status, err, &result);
-    request_free(request);
 }
 
 /* Gives out text that has become final. */
@@ -239,6 +246,7 @@ void pm_scheduler_free(pm_scheduler *scheduler)
         end_cancelled(scheduler->live[0]);
     while (scheduler->queue)
         end_cancelled(scheduler->queue);
+    bury(scheduler);
     pm_pasts_free(&scheduler->pasts);
     free(scheduler->live);
     free(scheduler->work);
@@ -564,5 +572,6 @@ bool pm_scheduler_step(pm_scheduler *scheduler)
         compute(scheduler);
     for (int i = 0; i < scheduler->n_live;)
         i += advance(scheduler->live[i]);
+    bury(scheduler);
     return any;
 }

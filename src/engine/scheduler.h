@@ -40,7 +40,7 @@ void pm_pasts_free(pm_pasts *pasts);
 
 struct pm_request {
     pm_scheduler *scheduler;
-    pm_request *next; /* in the queue */
+    pm_request *next; /* in the queue, or of those that have ended */
     pm_generate_options options;
     pm_request_end *on_end;
     pm_generation generation;
@@ -58,6 +58,7 @@ struct pm_scheduler {
     pm_engine *engine;
     pm_scheduler_options options; /* without defaults */
     pm_request *queue;            /* in order */
+    pm_request *ended;            /* in this step */
     pm_request **live;            /* [parallel], n_live of them, by age */
     pm_work *work;                /* [parallel] */
     pm_pasts pasts;
