@@ -1,5 +1,7 @@
-/* Float matrices for AVX-512: the 16 partial sums of a (row, column) are one vector. Several rows and columns run side
- * by side to hide the latency of fma; columns share the widened weights. */
+/* Float matrices for AVX-512: the 16 partial sums of a (row, column) are one vector.
+ *
+ * One column: four rows side by side hide the latency of fma. More columns: the weights of 8 rows become floats once,
+ * and serve all columns three at a time, while the 24 vectors of sums stay in registers. */
 #if defined(__x86_64__)
 
 #include "backend/cpu/math_avx2.h"
@@ -7,11 +9,27 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { ROWS = 4, COLUMNS = 6 /* most of a tile */ };
+/* What is specialised is compiled by itself, so that it has all the registers. */
+#define NOINLINE static __attribute__((noinline))
+
+enum {
+    ROWS = 4,     /* streamed side by side */
+    PANEL = 8,    /* rows of a panel */
+    PANELS = 4,   /* that meet a piece of the columns in turn */
+    DEPTH = 512,  /* elements of a row in a panel */
+    TILE = 3,     /* columns in registers */
+    COLUMNS = 96, /* that share a panel: their sums stay in the second cache */
+};
 
 INLINE size_t element_size(pm_format format)
 {
     return format == PM_FORMAT_F32 ? 4 : format == PM_FORMAT_F16 || format == PM_FORMAT_BF16 ? 2 : 1;
+}
+
+/* The first n of 16 lanes. */
+INLINE __mmask16 lanes(size_t n)
+{
+    return n >= 16 ? 0xffff : (__mmask16)((1u << n) - 1);
 }
 
 /* 16 weights of e4m3 / 256: as f16 their bits are shifted, but for NaN. */
@@ -57,22 +75,20 @@ INLINE __m512 load_factor(const pm_weight *w, pm_format format, size_t row, size
     return _mm512_setzero_ps(); /* not used */
 }
 
-/* Row `row` and the following of w times columns from .. from + n; rows and n are constants. One column waits for
- * memory, and so the next rows are fetched meanwhile; into the second cache, since the first holds x. */
-INLINE void tile(const pm_weight *w, pm_format format, size_t row, int rows, const pm_columns *columns, int from, int n,
-                 const pm_results *results)
+/* ---- one column ---- */
+
+/* Row `row` and the following of w times a column; rows is a constant. Memory is waited for, and so the next rows are
+ * fetched meanwhile; into the second cache, since the first holds x. */
+INLINE void stream_rows(const pm_weight *w, pm_format format, size_t row, int rows, const float *x, float *y,
+                        const float *add)
 {
-    const size_t size = element_size(format), step = n > 1 ? 16 : format == PM_FORMAT_MXFP8 ? 32 : 64 / size;
+    const size_t size = element_size(format), step = format == PM_FORMAT_MXFP8 ? 32 : 64 / size;
     size_t in = (size_t)w->in, stride = in * size, ahead = (size_t)rows * stride;
     size_t width = format == PM_FORMAT_MXFP8 ? 32 : format == PM_FORMAT_FP8 ? (size_t)w->block[1] : in;
     const char *data = (const char *)w->data + row * stride;
-    const float *x[COLUMNS];
-    __m512 acc[ROWS][COLUMNS], factor[ROWS];
-    for (int c = 0; c < n; c++) {
-        x[c] = columns->x + (size_t)(columns->index ? columns->index[from + c] : from + c) * in;
-        for (int r = 0; r < rows; r++)
-            acc[r][c] = _mm512_setzero_ps();
-    }
+    __m512 acc[ROWS], factor[ROWS];
+    for (int r = 0; r < rows; r++)
+        acc[r] = _mm512_setzero_ps();
     for (size_t first = 0; first < in; first += width) { /* of one scale */
         size_t end = in - first < width ? in : first + width, k = first;
         for (int r = 0; r < rows; r++)
@@ -80,51 +96,198 @@ INLINE void tile(const pm_weight *w, pm_format format, size_t row, int rows, con
         for (; k + step <= end; k += step)
             for (int r = 0; r < rows; r++) {
                 const char *p = data + (size_t)r * stride;
-                if (n == 1)
-                    _mm_prefetch(p + k * size + ahead, _MM_HINT_T1);
-                for (size_t i = k; i < k + step; i += 16) {
-                    __m512 weights = load_weights(p, format, i, 0xffff, factor[r]);
-                    for (int c = 0; c < n; c++)
-                        acc[r][c] = _mm512_fmadd_ps(weights, _mm512_loadu_ps(x[c] + i), acc[r][c]);
-                }
+                _mm_prefetch(p + k * size + ahead, _MM_HINT_T1);
+                for (size_t i = k; i < k + step; i += 16)
+                    acc[r] =
+                        _mm512_fmadd_ps(load_weights(p, format, i, 0xffff, factor[r]), _mm512_loadu_ps(x + i), acc[r]);
             }
         for (; k < end; k += 16) {
-            __mmask16 mask = end - k < 16 ? (__mmask16)((1u << (end - k)) - 1) : 0xffff;
-            for (int r = 0; r < rows; r++) {
-                __m512 weights = load_weights(data + (size_t)r * stride, format, k, mask, factor[r]);
-                for (int c = 0; c < n; c++)
-                    acc[r][c] = _mm512_mask3_fmadd_ps(weights, _mm512_maskz_loadu_ps(mask, x[c] + k), acc[r][c], mask);
-            }
+            __mmask16 mask = lanes(end - k);
+            for (int r = 0; r < rows; r++)
+                acc[r] = _mm512_mask3_fmadd_ps(load_weights(data + (size_t)r * stride, format, k, mask, factor[r]),
+                                               _mm512_maskz_loadu_ps(mask, x + k), acc[r], mask);
         }
     }
-    for (int r = 0; r < rows; r++)
-        for (int c = 0; c < n; c++) {
-            size_t at = (size_t)(from + c) * (size_t)results->stride + row + (size_t)r;
-            float y = pm_reduce16_avx2(_mm512_castps512_ps256(acc[r][c]), _mm512_extractf32x8_ps(acc[r][c], 1));
-            results->y[at] = results->add ? y + results->add[at] : y;
-        }
+    for (int r = 0; r < rows; r++) {
+        float sum = pm_reduce16_avx2(_mm512_castps512_ps256(acc[r]), _mm512_extractf32x8_ps(acc[r], 1));
+        y[row + (size_t)r] = add ? sum + add[row + (size_t)r] : sum;
+    }
 }
 
-INLINE void multiply_columns(const pm_weight *w, pm_format format, int first, int last, const pm_columns *columns,
-                             int from, int n, const pm_results *results)
+INLINE void stream(const pm_weight *w, pm_format format, int first, int last, const float *x, float *y,
+                   const float *add)
 {
     int row = first;
     for (; row + ROWS <= last; row += ROWS)
-        tile(w, format, (size_t)row, ROWS, columns, from, n, results);
+        stream_rows(w, format, (size_t)row, ROWS, x, y, add);
     for (; row < last; row++)
-        tile(w, format, (size_t)row, 1, columns, from, n, results);
+        stream_rows(w, format, (size_t)row, 1, x, y, add);
+}
+
+/* ---- many columns ---- */
+
+/* Elements [k, k + DEPTH), or fewer and then zeros up to a whole vector, of PANEL rows. */
+typedef struct panel {
+    __m512 w[DEPTH / 16][PANEL];
+} panel;
+
+/* n elements from the k-th of `rows` (up to PANEL) rows from `row` on; the other rows are zero. */
+INLINE void fill(const pm_weight *w, pm_format format, int row, int rows, size_t k, size_t n, panel *out)
+{
+    const size_t in = (size_t)w->in, stride = in * element_size(format), end = k + n;
+    const size_t width = format == PM_FORMAT_MXFP8 ? 32 : format == PM_FORMAT_FP8 ? (size_t)w->block[1] : in;
+    for (int r = 0; r < PANEL; r++) {
+        const char *data = (const char *)w->data + (size_t)(row + r) * stride;
+        if (r >= rows) {
+            for (size_t i = 0; i < n; i += 16)
+                out->w[i / 16][r] = _mm512_setzero_ps();
+            continue;
+        }
+        for (size_t at = k, stop; at < end; at = stop) { /* of one scale */
+            stop = at - at % width + width < end ? at - at % width + width : end;
+            const __m512 factor = load_factor(w, format, (size_t)(row + r), at);
+            for (size_t i = at; i < stop; i += 16) {
+                _mm_prefetch(data + (i + DEPTH) * element_size(format), _MM_HINT_T0);
+                out->w[(i - k) / 16][r] = load_weights(data, format, i, lanes(stop - i), factor);
+            }
+        }
+    }
+}
+
+/* The sums of a column for the rows of a panel. */
+typedef struct running {
+    __m512 acc[PANEL];
+} running;
+
+/* Adds to the sums, or makes them if `begin`, the products of n elements from the k-th on with those of `tile` columns,
+ * a constant. What comes `tile` columns later is fetched. */
+INLINE void add_panel(const panel *p, size_t n, const float *const *columns, size_t k, bool begin, int tile,
+                      running *sums)
+{
+    __m512 acc[TILE][PANEL];
+    const float *x[TILE], *next[TILE];
+#pragma GCC unroll 3
+    for (int c = 0; c < tile; c++) {
+        x[c] = columns[c] + k;
+        next[c] = columns[c + tile] + k;
+#pragma GCC unroll 8
+        for (int r = 0; r < PANEL; r++)
+            acc[c][r] = begin ? _mm512_setzero_ps() : sums[c].acc[r];
+    }
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        __m512 v[TILE];
+#pragma GCC unroll 3
+        for (int c = 0; c < tile; c++) {
+            _mm_prefetch(next[c] + i, _MM_HINT_T0);
+            v[c] = _mm512_loadu_ps(x[c] + i);
+        }
+#pragma GCC unroll 8
+        for (int r = 0; r < PANEL; r++) {
+            __m512 weights = p->w[i / 16][r];
+            __asm__("" : "+v"(weights)); /* or compilers load it again for every column */
+#pragma GCC unroll 3
+            for (int c = 0; c < tile; c++)
+                acc[c][r] = _mm512_fmadd_ps(weights, v[c], acc[c][r]);
+        }
+    }
+    if (i < n) {
+        const __mmask16 mask = lanes(n - i);
+#pragma GCC unroll 3
+        for (int c = 0; c < tile; c++) {
+            const __m512 v = _mm512_maskz_loadu_ps(mask, x[c] + i);
+#pragma GCC unroll 8
+            for (int r = 0; r < PANEL; r++)
+                acc[c][r] = _mm512_mask3_fmadd_ps(p->w[i / 16][r], v, acc[c][r], mask);
+        }
+    }
+#pragma GCC unroll 3
+    for (int c = 0; c < tile; c++)
+#pragma GCC unroll 8
+        for (int r = 0; r < PANEL; r++)
+            sums[c].acc[r] = acc[c][r];
+}
+
+typedef void add_panel_fn(const panel *p, size_t n, const float *const *columns, size_t k, bool begin, running *sums);
+
+#define ADD_PANEL(tile)                                                                                                \
+    NOINLINE void add_##tile(const panel *p, size_t n, const float *const *columns, size_t k, bool begin,              \
+                             running *sums)                                                                            \
+    {                                                                                                                  \
+        if (begin)                                                                                                     \
+            add_panel(p, n, columns, k, true, tile, sums);                                                             \
+        else                                                                                                           \
+            add_panel(p, n, columns, k, false, tile, sums);                                                            \
+    }
+
+ADD_PANEL(1)
+ADD_PANEL(2)
+ADD_PANEL(3)
+
+/* pm_reduce16 of eight vectors, in order. */
+INLINE __m256 reduce(const __m512 v[PANEL])
+{
+    __m512 half[4], quarter[2];
+    for (int i = 0; i < 4; i++)
+        half[i] = _mm512_add_ps(_mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0x44),
+                                _mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0xee));
+    for (int i = 0; i < 2; i++)
+        quarter[i] = _mm512_add_ps(_mm512_shuffle_f32x4(half[2 * i], half[2 * i + 1], 0x88),
+                                   _mm512_shuffle_f32x4(half[2 * i], half[2 * i + 1], 0xdd));
+    __m512 pairs = _mm512_add_ps(_mm512_shuffle_ps(quarter[0], quarter[1], _MM_SHUFFLE(1, 0, 1, 0)),
+                                 _mm512_shuffle_ps(quarter[0], quarter[1], _MM_SHUFFLE(3, 2, 3, 2)));
+    __m512 sums = _mm512_add_ps(pairs, _mm512_movehdup_ps(pairs)); /* of v[q] and v[q + 4] in lanes 4 q and 4 q + 2 */
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 2, 6, 10, 14, 0, 4, 8, 12, 2, 6, 10, 14);
+    return _mm512_castps512_ps256(_mm512_permutexvar_ps(order, sums));
+}
+
+static void put_rows(const running *sums, int i, int row, int rows, const pm_results *results)
+{
+    size_t at = (size_t)i * (size_t)results->stride + (size_t)row;
+    const __mmask8 mask = (__mmask8)lanes((size_t)rows);
+    __m256 y = reduce(sums->acc);
+    if (results->add)
+        y = _mm256_add_ps(y, _mm256_maskz_loadu_ps(mask, results->add + at));
+    _mm256_mask_storeu_ps(results->y + at, mask, y);
+}
+
+/* `rows` (up to PANELS * PANEL) rows times n (up to COLUMNS) columns from column `from` on. */
+INLINE void multiply_panels(const pm_weight *w, pm_format format, int row, int rows, const pm_columns *columns,
+                            int from, int n, const pm_results *results)
+{
+    static add_panel_fn *const add[] = {NULL, add_1, add_2, add_3};
+    panel p;
+    running sums[PANELS][COLUMNS];
+    const float *x[COLUMNS + TILE];
+    const size_t in = (size_t)w->in;
+    for (int c = 0; c < n + TILE; c++) {
+        int i = from + (c < n ? c : n - 1);
+        x[c] = columns->x + (size_t)(columns->index ? columns->index[i] : i) * in;
+    }
+    for (size_t k = 0; k < in; k += DEPTH)
+        for (int r = 0; r < rows; r += PANEL) {
+            const size_t depth = in - k < DEPTH ? in - k : DEPTH;
+            fill(w, format, row + r, rows - r < PANEL ? rows - r : PANEL, k, depth, &p);
+            for (int c = 0; c < n; c += TILE)
+                add[n - c < TILE ? n - c : TILE](&p, depth, x + c, k, k == 0, sums[r / PANEL] + c);
+        }
+    for (int c = 0; c < n; c++)
+        for (int r = 0; r < rows; r += PANEL)
+            put_rows(&sums[r / PANEL][c], from + c, row + r, rows - r < PANEL ? rows - r : PANEL, results);
 }
 
 INLINE void multiply(const pm_weight *w, pm_format format, int first, int last, const pm_columns *columns,
                      const pm_results *results)
 {
-    int n = columns->n, i = 0;
-    for (; i + 6 <= n; i += 6)
-        multiply_columns(w, format, first, last, columns, i, 6, results);
-    for (; i + 2 <= n; i += 2)
-        multiply_columns(w, format, first, last, columns, i, 2, results);
-    if (i < n)
-        multiply_columns(w, format, first, last, columns, i, 1, results);
+    if (columns->n == 1) {
+        const float *x = columns->x + (columns->index ? (size_t)columns->index[0] * (size_t)w->in : 0);
+        stream(w, format, first, last, x, results->y, results->add);
+        return;
+    }
+    for (int from = 0; from < columns->n; from += COLUMNS)
+        for (int row = first; row < last; row += PANELS * PANEL)
+            multiply_panels(w, format, row, last - row < PANELS * PANEL ? last - row : PANELS * PANEL, columns, from,
+                            columns->n - from < COLUMNS ? columns->n - from : COLUMNS, results);
 }
 
 #define MULTIPLY(name, format)                                                                                         \
