@@ -41,8 +41,8 @@ int pm_detok_init(pm_detok *detok, const pm_tokenizer *tokenizer, bool special, 
 void pm_detok_free(pm_detok *detok); /* a zero-initialised one is allowed */
 /* Appends what has become final to `out`. In a byte-level tokenizer an ill-formed sequence becomes one U+FFFD as soon
  * as it is known to be one; with byte fallback every byte of a run becomes one when the run is ill-formed, as in the
- * `tokenizers` library. An id that is not in the vocabulary changes nothing; after PM_ERR_MEMORY the rest of the text
- * is lost. */
+ * `tokenizers` library. An id that is not in the vocabulary changes nothing; after PM_ERR_MEMORY, or
+ * PM_ERR_LIMIT where a decoder makes too much of a token, the rest of the text is lost. */
 int pm_detok_push(pm_detok *detok, pm_token id, pm_buf *out, pm_error *err);
 /* The end: an unfinished character becomes U+FFFD. */
 int pm_detok_finish(pm_detok *detok, pm_buf *out, pm_error *err);

@@ -25,10 +25,16 @@ static int load_config_added(pm_tokenizer *tokenizer, const pm_tok_file *file, c
     return status;
 }
 
-/* The text of a token that is given as a string or as an object; NULL when it is neither. */
-static const char *token_text(const json_t *value)
+/* The text of a token that is given as a string or as an object with `content`; "" for null, which stands for none. */
+static int token_text(const pm_tok_file *file, const json_t *value, const char *field, const char **out)
 {
-    return json_string_value(json_is_object(value) ? json_object_get(value, "content") : value);
+    const json_t *text = json_is_object(value) ? json_object_get(value, "content") : value;
+    bool none = !value || json_is_null(value);
+    if (!none && !json_is_string(text))
+        return pm_fail(file->err, PM_ERR_FORMAT, "%s: %s: a token is neither a string nor an object with content",
+                       file->path, field);
+    *out = none ? "" : json_string_value(text);
+    return PM_OK;
 }
 
 /* Marks the tokens that have a role as special. One that is not in the vocabulary has no row in the model either, so
@@ -38,8 +44,11 @@ static int load_roles(pm_tokenizer *tokenizer, const pm_tok_file *file, const js
     static const char *const roles[] = {"eos_token", "bos_token", "pad_token", "unk_token",
                                         "sep_token", "cls_token", "mask_token"};
     for (size_t k = 0; k < PM_COUNT(roles); k++) {
-        const char *name = token_text(json_object_get(root, roles[k]));
-        if (!name || !*name)
+        const char *name = "";
+        int status = token_text(file, json_object_get(root, roles[k]), roles[k], &name);
+        if (status != PM_OK)
+            return status;
+        if (!*name)
             continue;
         pm_token id = pm_tokenizer_id(tokenizer, name);
         if (k == 0 && id < 0)
@@ -52,32 +61,35 @@ static int load_roles(pm_tokenizer *tokenizer, const pm_tok_file *file, const js
     return PM_OK;
 }
 
-static int mark_further(pm_tokenizer *tokenizer, const pm_tok_file *file, const json_t *value)
+static int mark_further(pm_tokenizer *tokenizer, const pm_tok_file *file, const json_t *value, const char *field)
 {
-    const char *name = token_text(value);
-    pm_token id = name ? pm_tokenizer_id(tokenizer, name) : -1;
+    const char *name = "";
+    int status = token_text(file, value, field, &name);
+    pm_token id = status == PM_OK && *name ? pm_tokenizer_id(tokenizer, name) : -1;
     if (id >= 0 && pm_added_special(&tokenizer->added, &tokenizer->vocab, id, true) != PM_OK)
         return pm_fail_memory(file->err);
-    return PM_OK;
+    return status;
 }
 
 /* Further special tokens, a list or an object of them; as in transformers, one that is an added token keeps its flags.
  */
-static int load_further(pm_tokenizer *tokenizer, const pm_tok_file *file, json_t *list)
+static int load_further(pm_tokenizer *tokenizer, const pm_tok_file *file, const json_t *root, const char *field)
 {
     const char *key;
-    json_t *value;
+    json_t *list = json_object_get(root, field), *value;
     size_t i;
     int status = PM_OK;
+    if (list && !json_is_null(list) && !json_is_object(list) && !json_is_array(list))
+        return pm_fail(file->err, PM_ERR_FORMAT, "%s: %s is neither a list nor an object", file->path, field);
     json_object_foreach(list, key, value)
     {
         if (status == PM_OK)
-            status = mark_further(tokenizer, file, value);
+            status = mark_further(tokenizer, file, value, field);
     }
     json_array_foreach(list, i, value)
     {
         if (status == PM_OK)
-            status = mark_further(tokenizer, file, value);
+            status = mark_further(tokenizer, file, value, field);
     }
     return status;
 }
@@ -93,8 +105,8 @@ int pm_tok_load_config(pm_tokenizer *tokenizer, const pm_tok_file *file, const j
     if (status == PM_OK)
         status = load_roles(tokenizer, file, root);
     if (status == PM_OK)
-        status = load_further(tokenizer, file, json_object_get(root, "additional_special_tokens"));
+        status = load_further(tokenizer, file, root, "additional_special_tokens");
     if (status == PM_OK)
-        status = load_further(tokenizer, file, json_object_get(root, "extra_special_tokens"));
+        status = load_further(tokenizer, file, root, "extra_special_tokens");
     return status;
 }

@@ -105,6 +105,12 @@ static int push_spelt(pm_detok *detok, const char *text, size_t len, pm_buf *out
 
 static int give(const passing *p, int k, const char *text, size_t len);
 
+static int too_long(const passing *p)
+{
+    return pm_fail(p->err, PM_ERR_LIMIT, "tokenizer.json: the decoder makes more than %d bytes of one token",
+                   PM_GROWN_MAX);
+}
+
 static int replace_matches(const passing *p, int k, const char *text, size_t len)
 {
     const pm_decode_step *step = &p->decoder->steps[k];
@@ -118,6 +124,8 @@ static int replace_matches(const passing *p, int k, const char *text, size_t len
         if (pm_buf_add(&state->text, text + same, match.start - same) != PM_OK ||
             pm_buf_add(&state->text, step->to, step->to_len) != PM_OK)
             return pm_fail_memory(p->err);
+        if (state->text.len > PM_GROWN_MAX)
+            return too_long(p);
         same = match.end;
     }
     if (found < 0)
@@ -332,6 +340,8 @@ static int replace_in_stream(const passing *p, int k, const char *text, size_t l
             status = pm_buf_add(&state->text, step->to, step->to_len);
             state->count = 0;
         }
+        if (state->text.len > PM_GROWN_MAX)
+            return too_long(p);
     }
     if (status != PM_OK)
         return pm_fail_memory(p->err);

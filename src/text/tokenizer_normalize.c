@@ -107,6 +107,8 @@ int pm_normal_put(pm_normalizer_work *work, const pm_section *in, size_t start, 
 {
     pm_buf *trust = &work->trust[work->made], *made = &work->text[work->made];
     work->lost = work->lost || (len && !made->len && start > 0);
+    if (len > work->limit || made->len > work->limit - len)
+        return PM_ERR_LIMIT;
     if (pm_buf_add(made, text, len) != PM_OK)
         return PM_ERR_MEMORY;
     if (!in->trust)
@@ -175,6 +177,15 @@ static int strip(const pm_normal_step *step, const pm_section *in, pm_normalizer
     return put_same(work, in, start, end);
 }
 
+/* What a step's status comes to. */
+static int failed(int status, const pm_normalizer_work *work, pm_error *err)
+{
+    if (status == PM_ERR_LIMIT)
+        return pm_fail(err, status, "tokenizer.json: the normalizer makes more than %zu bytes of this text",
+                       work->limit);
+    return status == PM_OK ? PM_OK : pm_fail_memory(err);
+}
+
 static int replace(const pm_normal_step *step, const pm_section *in, pm_normalizer_work *work, pm_error *err)
 {
     pm_matches matches = {&step->pattern, &work->matcher, in->text, in->len, in->len, 0, 0, false};
@@ -182,12 +193,14 @@ static int replace(const pm_normal_step *step, const pm_section *in, pm_normaliz
     size_t same = 0;
     int found;
     while ((found = pm_matches_next(&matches, &match, err)) > 0) {
-        if (put_same(work, in, same, match.start) != PM_OK ||
-            pm_normal_put(work, in, match.start, match.end, step->text, step->len) != PM_OK)
-            return pm_fail_memory(err);
+        int status = put_same(work, in, same, match.start);
+        if (status == PM_OK)
+            status = pm_normal_put(work, in, match.start, match.end, step->text, step->len);
+        if (status != PM_OK)
+            return failed(status, work, err);
         same = match.end;
     }
-    return found < 0 || put_same(work, in, same, in->len) == PM_OK ? found : pm_fail_memory(err);
+    return found < 0 ? found : failed(put_same(work, in, same, in->len), work, err);
 }
 
 static int spell_bytes(const pm_section *in, pm_normalizer_work *work)
@@ -225,7 +238,7 @@ static int run_step(const pm_normal_step *step, const pm_section *in, pm_normali
             status = put_same(work, in, 0, in->len);
         break;
     }
-    return status == PM_OK ? PM_OK : pm_fail_memory(err);
+    return failed(status, work, err);
 }
 
 int pm_normalize(const pm_normalizer *normalizer, const pm_section *in, pm_normalizer_work *work, pm_section *out,
@@ -233,6 +246,7 @@ int pm_normalize(const pm_normalizer *normalizer, const pm_section *in, pm_norma
 {
     pm_section now = *in;
     work->lost = false;
+    work->limit = pm_grown_max(in->len);
     for (int i = 0; i < normalizer->n; i++) {
         pm_buf *text = &work->text[work->made], *trust = &work->trust[work->made];
         bool changed;

@@ -15,8 +15,17 @@ enum {
     PM_TOKEN_TEXT_MAX = 1 << 16, /* bytes of one token's spelling */
     PM_ADDED_TEXT_MAX = 1 << 10, /* bytes of an added token */
     PM_STEPS_MAX = 32,           /* steps of a pipeline, its nested sequences laid out flat */
-    PM_TEXT_MAX = (1 << 30) - 1  /* bytes of one text to encode */
+    PM_TEXT_MAX = (1 << 30) - 1, /* bytes of one text to encode */
+    PM_GROWN_MAX = 1 << 20,      /* bytes that steps may make of one token; of a text, beside a multiple of its own */
+    PM_GROWTH_MAX = 64           /* that multiple; the forms of Unicode make 11 of 1 at most */
 };
+
+/* The bytes that steps may make of a text of `len` bytes: a pipeline of replacements could otherwise make any number.
+ */
+static inline size_t pm_grown_max(size_t len)
+{
+    return len < (PM_TEXT_MAX - PM_GROWN_MAX) / PM_GROWTH_MAX ? PM_GROWN_MAX + len * PM_GROWTH_MAX : PM_TEXT_MAX;
+}
 
 /* ---- reading JSON (tokenizer_json.c) ---- */
 
@@ -278,6 +287,7 @@ typedef struct pm_normalizer {
 typedef struct pm_normalizer_work {
     pm_buf text[2], trust[2]; /* what a step made, and what the one before it made */
     int made;                 /* which is which */
+    size_t limit;             /* bytes that a step may make */
     bool lost;                /* what the section starts with was taken away */
     int32_t *chars, *sorted;
     size_t chars_cap, sorted_cap;
@@ -292,10 +302,11 @@ void pm_normalizer_free(pm_normalizer *normalizer);
 int pm_normalize(const pm_normalizer *normalizer, const pm_section *in, pm_normalizer_work *work, pm_section *out,
                  pm_error *err);
 
-/* For the steps: appends text, which takes the place of in[start..end), to what is made. PM_OK or PM_ERR_MEMORY. */
+/* For the steps: appends text, which takes the place of in[start..end), to what is made. PM_OK, PM_ERR_MEMORY
+ * or PM_ERR_LIMIT. */
 int pm_normal_put(pm_normalizer_work *work, const pm_section *in, size_t start, size_t end, const char *text,
                   size_t len);
-/* The four forms of UAX 15 (tokenizer_forms.c): *changed tells whether anything was put. PM_OK or PM_ERR_MEMORY. */
+/* The four forms of UAX 15 (tokenizer_forms.c): *changed tells whether anything was put. As pm_normal_put. */
 int pm_normal_form(pm_normal_kind form, const pm_section *in, pm_normalizer_work *work, bool *changed);
 
 /* ---- added tokens (tokenizer_added.c) ---- */

@@ -219,6 +219,10 @@ int pm_split(const pm_splitter *splitter, const char *text, size_t len, bool fir
             status = split_pieces(step, len, pieces, err);
         if (status == PM_OK && step->spell && spell_pieces(pieces) != PM_OK)
             return pm_fail_memory(err);
+        if (status == PM_OK && pieces->n && pieces->ranges[pieces->n - 1].end > pm_grown_max(len))
+            return pm_fail(err, PM_ERR_LIMIT,
+                           "tokenizer.json: the pre_tokenizer makes more than %zu bytes of this text",
+                           pm_grown_max(len));
     }
     return status;
 }

@@ -63,7 +63,7 @@ int pm_vocab_load(pm_vocab *vocab, const pm_tok_file *file, const pm_span *span)
     if (!pool)
         return pm_fail_memory(file->err);
     if (pm_reader_takes(&reader, '}'))
-        return PM_OK;
+        return pm_fail(file->err, PM_ERR_FORMAT, "%s: model.vocab is empty", file->path);
     int status;
     do
         status = load_entry(vocab, &reader, &pool);

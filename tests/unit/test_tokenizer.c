@@ -225,12 +225,17 @@ static void test_malformed_files(void **state)
         {{.decoder = "{\"type\": \"Strip\", \"content\": \"a\", \"start\": -1, \"stop\": 0}"}, "decoder Strip|start"},
         {{.decoder = "{\"type\": \"BPEDecoder\"}"}, "decoder BPEDecoder|suffix"},
         {{.post = "{\"type\": \"TemplateProcessing\", \"single\": 5}"}, "TemplateProcessing|single"},
+        {{.post = "{\"type\": \"TemplateProcessing\", \"single\": [5]}"}, "TemplateProcessing: single|not an object"},
         {{.post = "{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"<s>\"}}]}"}, "<s>"},
         {{.post = "{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"<s>\"}}], "
                   "\"special_tokens\": {\"<s>\": {\"id\": \"<s>\", \"ids\": [400], \"tokens\": [\"<s>\"]}}}"},
          "TemplateProcessing|400|<s>"},
         {{.config = "[]"}, "tokenizer_config.json"},
         {{.config = "{\"eos_token\": \"<nope>\"}"}, "tokenizer_config.json|eos_token|<nope>"},
+        {{.config = "{\"eos_token\": 5}"}, "tokenizer_config.json|eos_token|neither a string"},
+        {{.config = "{\"bos_token\": {\"special\": true}}"}, "tokenizer_config.json|bos_token|content"},
+        {{.config = "{\"additional_special_tokens\": \"<a>\"}"}, "additional_special_tokens|neither a list"},
+        {{.config = "{\"extra_special_tokens\": [[]]}"}, "extra_special_tokens|neither a string"},
         {{.config = "{\"added_tokens_decoder\": {\"x\": {\"content\": \"<a>\"}}}"}, "added_tokens_decoder|'x'"},
         {{.config = "{\"added_tokens_decoder\": {\"9999999999\": {\"content\": \"<a>\"}}}"}, "9999999999"},
         {{.config = "{\"added_tokens_decoder\": {\"97\": {\"content\": \"<a>\"}}}"}, "added_tokens_decoder|<a>|97|'a'"},
@@ -325,8 +330,9 @@ static void test_files_that_are_not_tokenizers(void **state)
         {"{\"model\": {\"type\": \"BPE\", \"merges\": []}, \"pre_tokenizer\": " BYTE_LEVEL ", \"decoder\": " BYTE_LEVEL
          "}",
          "model.vocab|missing", PM_ERR_FORMAT},
-        {"{\"model\": {\"type\": \"BPE\", \"vocab\": {}}, \"pre_tokenizer\": " BYTE_LEVEL ", \"decoder\": " BYTE_LEVEL
-         "}",
+        {"{\"model\": {\"vocab\": {}, \"merges\": []}}", "model.vocab is empty", PM_ERR_FORMAT},
+        {"{\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0}}, \"pre_tokenizer\": " BYTE_LEVEL
+         ", \"decoder\": " BYTE_LEVEL "}",
          "model.merges|missing", PM_ERR_FORMAT},
         {"{\"model\": {\"vocab\": {\"\xff\": 0}, \"merges\": []}}", "UTF-8 at byte 22", PM_ERR_FORMAT},
     };
@@ -601,6 +607,41 @@ static void test_hostile_patterns(void **state)
     pm_tokenizer_close(tokenizer);
 }
 
+/* Steps that multiply what they are given end at a limit, and the message names the part of the file. */
+static void test_growth_is_bounded(void **state)
+{
+    (void)state;
+    static const char grows[] =
+        "{\"type\": \"Replace\", \"pattern\": {\"String\": \"a\"}, \"content\": \"aaaaaaaaaaaaaaaa\"}";
+    static const struct {
+        const char *list, *step; /* in a sequence, and 24 times of these */
+    } kinds[] = {{"normalizers", grows}, {"pretokenizers", BYTE_LEVEL}, {"decoders", grows}};
+    for (size_t i = 0; i < PM_COUNT(kinds); i++) {
+        pm_buf steps = {0};
+        pm_buf_printf(&steps, "{\"type\": \"Sequence\", \"%s\": [%s", kinds[i].list, kinds[i].step);
+        for (int k = 1; k < 24; k++)
+            pm_buf_printf(&steps, ", %s", kinds[i].step);
+        assert_int_equal(pm_buf_printf(&steps, "]}"), PM_OK);
+        parts p = {.normalizer = i == 0 ? steps.data : NULL, .pre = i == 1 ? steps.data : NULL};
+        p.decoder = i == 2 ? steps.data : NULL;
+        pm_tokenizer *tokenizer = open_parts(&p);
+        pm_encode_options options = {0};
+        pm_token *ids = NULL, a = pm_tokenizer_id(tokenizer, "a");
+        char *text = NULL;
+        size_t n;
+        pm_error err = {0};
+        int status = i < 2 ? pm_tokenizer_encode(tokenizer, "a\xc3\xa9", 3, &options, &ids, &n, &err)
+                           : pm_tokenizer_text(tokenizer, &a, 1, true, &text, &n, &err);
+        static const char *const parts_of_file[] = {"the normalizer", "the pre_tokenizer", "the decoder"};
+        assert_int_equal(status, PM_ERR_LIMIT);
+        assert_non_null(strstr(err.message, "tokenizer.json"));
+        assert_non_null(strstr(err.message, parts_of_file[i]));
+        assert_true(!ids && !text);
+        pm_tokenizer_close(tokenizer);
+        pm_buf_free(&steps);
+    }
+}
+
 static void expect_opens_fast(const char *dir, double seconds)
 {
     pm_tokenizer *tokenizer = NULL;
@@ -721,6 +762,7 @@ int main(void)
         cmocka_unit_test(test_long_texts),
         cmocka_unit_test(test_long_piece),
         cmocka_unit_test(test_hostile_patterns),
+        cmocka_unit_test(test_growth_is_bounded),
         cmocka_unit_test(test_loading_is_fast),
         cmocka_unit_test(test_threads),
     };
