@@ -70,16 +70,16 @@ static bool in_set(int32_t code, const tpl_str *chars)
 
 bool pm_tpl_strip(tpl_run *run, const tpl_str *s, const tpl_str *chars, bool left, bool right, tpl_value *out)
 {
-    size_t from = 0, to = s->len;
+    size_t from = 0, to = s->len, each = chars ? chars->len / 8 : 0; /* what looking through `chars` costs */
     while (left && from < to) {
         size_t next = from;
-        if (!in_set(pm_tpl_code(s->data, s->len, &next), chars))
+        if (!pm_tpl_step(run, each) || !in_set(pm_tpl_code(s->data, s->len, &next), chars))
             break;
         from = next;
     }
     while (right && to > from) {
         size_t last = pm_tpl_before(s->data, to), at = last;
-        if (!in_set(pm_tpl_code(s->data, s->len, &at), chars))
+        if (!pm_tpl_step(run, each) || !in_set(pm_tpl_code(s->data, s->len, &at), chars))
             break;
         to = last;
     }
@@ -381,6 +381,8 @@ static bool either(tpl_run *run, const tpl_call *call, bool (*test)(const tpl_st
         for (size_t i = 0; i < what.seq->n && !out->b; i++) {
             if (what.seq->items[i].kind != TPL_STR)
                 return pm_tpl_fail(run, PM_ERR_INVALID, "%s: the tuple must hold strings", call->name);
+            if (!pm_tpl_step(run, 1 + what.seq->items[i].s->len / 64))
+                return false;
             out->b = valid && test(&s, what.seq->items[i].s);
         }
         return true;

@@ -382,6 +382,8 @@ bool pm_tpl_order(tpl_run *run, tpl_value a, tpl_value b, const char *op, int *o
     if (a.kind == TPL_STR && b.kind == TPL_STR) {
         /* UTF-8 sorts as code points do. */
         size_t n = a.s->len < b.s->len ? a.s->len : b.s->len;
+        if (!pm_tpl_step(run, n / 64))
+            return false;
         int order = n ? memcmp(a.s->data, b.s->data, n) : 0;
         *out = order ? (order < 0 ? -1 : 1) : a.s->len < b.s->len ? -1 : a.s->len > b.s->len;
         return true;
@@ -475,8 +477,10 @@ bool pm_tpl_contains(tpl_run *run, tpl_value container, tpl_value item, bool *ou
         if (item.kind != TPL_STR)
             return pm_tpl_fail(run, PM_ERR_INVALID, "'in' a string needs a string on its left, not a %s",
                                pm_tpl_type(item));
+        if (!pm_tpl_step(run, container.s->len / 16))
+            return false;
         *out = memmem(container.s->data, container.s->len, item.s->data, item.s->len) != NULL;
-        return pm_tpl_step(run, container.s->len / 64);
+        return true;
     }
     if (container.kind == TPL_DICT) {
         if (!pm_tpl_hashable(item))
