@@ -10,33 +10,37 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Appends to the last entry when it is of the same kind, else adds one. */
-static void add_text(json_t *events, const char *kind, const pm_event *event)
+/* What came out, and the text or reasoning that may go on. */
+typedef struct record {
+    json_t *events;
+    pm_event_kind kind;
+    pm_buf text;
+} record;
+
+/* Adds the text or reasoning that has come to its end; how many pieces it came in makes no difference. */
+static void end_text(record *got)
 {
-    json_t *last = json_array_get(events, json_array_size(events) - 1);
-    const char *before = json_string_value(json_array_get(last, 0));
-    json_t *text = json_stringn(event->text, event->len);
-    if (before && strcmp(before, kind) == 0)
-        json_array_set_new(last, 1,
-                           json_pack("s+", json_string_value(json_array_get(last, 1)), json_string_value(text)));
-    else
-        json_array_append_new(events, json_pack("[s, O]", kind, text));
-    json_decref(text);
+    const char *kind = got->kind == PM_EVENT_REASONING ? "reasoning" : "text";
+    if (got->text.len)
+        json_array_append_new(got->events, json_pack("[s, s%]", kind, got->text.data, got->text.len));
+    got->text.len = 0;
 }
 
 static void on_event(void *user, const pm_event *event)
 {
-    json_t *events = user, *last = json_array_get(events, json_array_size(events) - 1);
-    switch (event->kind) {
-    case PM_EVENT_TEXT: add_text(events, "text", event); break;
-    case PM_EVENT_REASONING: add_text(events, "reasoning", event); break;
-    case PM_EVENT_CALL:
-        json_array_append_new(events, json_pack("[s, s%, s#]", "call", event->text, event->len,
-                                                event->id ? event->id : "", (int)event->id_len));
-        break;
-    case PM_EVENT_ARGUMENTS: json_array_append_new(last, json_stringn(event->text, event->len)); break;
-    case PM_EVENT_CALL_END: break;
-    }
+    record *got = user;
+    bool plain = event->kind == PM_EVENT_TEXT || event->kind == PM_EVENT_REASONING;
+    if (!plain || got->kind != event->kind)
+        end_text(got);
+    got->kind = event->kind;
+    if (plain)
+        pm_buf_add(&got->text, event->text, event->len);
+    if (event->kind == PM_EVENT_CALL)
+        json_array_append_new(got->events, json_pack("[s, s%, s%]", "call", event->text, event->len,
+                                                     event->id ? event->id : "", event->id_len));
+    if (event->kind == PM_EVENT_ARGUMENTS)
+        json_array_append_new(json_array_get(got->events, json_array_size(got->events) - 1),
+                              json_stringn(event->text, event->len));
 }
 
 static json_t *answer(const json_t *line)
@@ -46,29 +50,31 @@ static json_t *answer(const json_t *line)
     size_t len = json_string_length(text), step = (size_t)json_integer_value(json_object_get(line, "pieces"));
     size_t n_prompt = json_string_length(prompt);
     char *tools = json_dumps(json_object_get(line, "tools"), JSON_ENCODE_ANY), *trust = malloc(n_prompt + 1);
-    json_t *events = json_array();
+    record got = {.events = json_array()};
     pm_parser *parser = NULL;
     pm_error err;
     if (!tools || !trust || !step)
         return NULL;
     memset(trust, 1, n_prompt);
     pm_reply_format format = pm_reply_detect(json_string_value(source), json_string_length(source));
-    pm_parser_options options = {.tools = tools, .on_event = on_event, .user = events};
+    pm_parser_options options = {.tools = tools, .on_event = on_event, .user = &got};
     options.reasoning = pm_reply_opened(format, json_string_value(prompt), trust, n_prompt);
     int status = pm_reply_new(&parser, format, &options, &err);
     for (size_t at = 0; status == PM_OK && at < len; at += step)
         status = pm_parser_feed(parser, json_string_value(text) + at, len - at < step ? len - at : step, &err);
     if (status == PM_OK)
         status = pm_parser_end(parser, &err);
+    end_text(&got);
     pm_parser_free(parser);
+    pm_buf_free(&got.text);
     free(tools);
     free(trust);
     if (status != PM_OK) {
-        json_decref(events);
+        json_decref(got.events);
         return json_pack("{s:s}", "error", err.message);
     }
     return json_pack("{s:s?, s:s?, s:o}", "calls_format", format.calls ? format.calls->name : NULL, "reasoning_format",
-                     format.reasoning ? format.reasoning->open : NULL, "events", events);
+                     format.reasoning ? format.reasoning->open : NULL, "events", got.events);
 }
 
 int main(void)

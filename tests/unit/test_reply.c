@@ -627,9 +627,9 @@ static void test_message(void **state)
 
 /* ---- limits ---- */
 
-/* The number of bytes that come out of `n` times `unit` between `head` and `tail`, fed in pieces. */
+/* The number of bytes that come out of `n` times `unit` between `head` and `tail`, fed in pieces of `piece` bytes. */
 static size_t text_of_long(const char *format, const char *head, const char *unit, size_t n, const char *tail,
-                           size_t *calls, double *seconds)
+                           size_t piece, size_t *calls, double *seconds)
 {
     pm_buf text = {0};
     record got = {0};
@@ -642,8 +642,8 @@ static size_t text_of_long(const char *format, const char *head, const char *uni
     add(&text, tail, strlen(tail));
     clock_t start = clock();
     assert_int_equal(pm_reply_new(&parser, named(format), &options, &err), PM_OK);
-    for (size_t at = 0; at < text.len; at += 1000)
-        assert_int_equal(pm_parser_feed(parser, text.data + at, text.len - at < 1000 ? text.len - at : 1000, &err),
+    for (size_t at = 0; at < text.len; at += piece)
+        assert_int_equal(pm_parser_feed(parser, text.data + at, text.len - at < piece ? text.len - at : piece, &err),
                          PM_OK);
     assert_int_equal(pm_parser_end(parser, &err), PM_OK);
     *seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
@@ -684,14 +684,99 @@ static void test_linear(void **state)
         size_t whole = 600000, n = whole / strlen(samples[i].unit), calls;
         double small, large;
         size_t length = strlen(samples[i].head) + strlen(samples[i].tail);
-        size_t got =
-            text_of_long(samples[i].format, samples[i].head, samples[i].unit, n / 8, samples[i].tail, &calls, &small);
+        size_t got = text_of_long(samples[i].format, samples[i].head, samples[i].unit, n / 8, samples[i].tail, 1000,
+                                  &calls, &small);
         assert_int_equal(got, 3 + length + n / 8 * strlen(samples[i].unit)); /* "T(" and ")" */
-        got = text_of_long(samples[i].format, samples[i].head, samples[i].unit, n, samples[i].tail, &calls, &large);
+        got =
+            text_of_long(samples[i].format, samples[i].head, samples[i].unit, n, samples[i].tail, 1000, &calls, &large);
         assert_int_equal(calls, 0);
         assert_int_equal(got, 3 + length + n * strlen(samples[i].unit));
         if (large > 0.3 && large > 24 * small) /* eight times as long */
             fail_msg("%s%s...: %g s, an eighth of it %g s", samples[i].head, samples[i].unit, large, small);
+    }
+}
+
+/* The beginnings of a call: its pattern up to each of its parts, with an example of what stands there. Arguments are
+ * begun, and whole where the pattern goes on. Returns how many. */
+static size_t beginnings(const char *pattern, char out[][400])
+{
+    static const struct {
+        char code;
+        const char *begun, *rest;
+    } examples[] = {{'n', "f", ""},
+                    {'i', "functions.f:0", ""},
+                    {'d', "abcdefghi", ""},
+                    {'k', "a", ""},
+                    {'t', "false", ""},
+                    {'v', "x", ""},
+                    {'V', "\nx", "\n"},
+                    {'a', "{\"a\":\"", "\"}"},
+                    {'c', "{\"name\":\"f\",\"arguments\":{\"a\":\"", "\"}}"},
+                    {'l', "[{\"name\":\"f\",\"arguments\":{\"a\":\"", "\"}}]"},
+                    {'p', "[f(a=\"", "\")]"}};
+    char text[400] = "";
+    size_t count = 1;
+    out[0][0] = 0;
+    for (const char *at = pattern; *at; at += 2) {
+        size_t n = strcspn(at, "%");
+        strncat(text, at, n);
+        at += n;
+        const char *rest = "";
+        for (size_t i = 0; *at && i < PM_COUNT(examples); i++) {
+            if (examples[i].code != at[1])
+                continue;
+            strcat(text, examples[i].begun);
+            rest = examples[i].rest;
+        }
+        if (*at == 0)
+            break; /* the call is whole */
+        if (strcmp(out[count - 1], text) != 0)
+            strcpy(out[count++], text);
+        strcat(text, rest);
+    }
+    return count;
+}
+
+/* The processor time that the parser takes for a long text, which comes out as it is. */
+static double time_of_text(const char *format, const char *head, const char *unit, size_t len, size_t piece)
+{
+    double seconds;
+    size_t calls, n = len / strlen(unit);
+    size_t got = text_of_long(format, head, unit, n, "", piece, &calls, &seconds);
+    size_t want = 3 + strlen(head) + n * strlen(unit); /* "T(" and ")" */
+    if (calls || got != want)
+        fail_msg("%s: %s and %zu times %s: %zu calls, and %zu bytes of %zu", format, head, n, unit, calls, got, want);
+    return seconds;
+}
+
+/* Wherever a call breaks off, and whatever follows without an end, in one piece or in tokens: nothing is lost, and
+ * four times the text does not take eight times as long. */
+static void test_every_format_is_linear(void **state)
+{
+    char heads[32][400];
+    (void)state;
+    for (size_t i = 0; i < pm_n_call_formats; i++) {
+        const pm_call_format *row = &pm_call_formats[i];
+        const char *value = strpbrk(row->call, "vV"), *last = strrchr(row->call, '%');
+        char opener[64], ending[64], closer[64] = "";
+        snprintf(opener, sizeof(opener), "%.*s", (int)strcspn(row->call, "%"), row->call);
+        snprintf(ending, sizeof(ending), "%s", last + 2);
+        ending[*ending ? strlen(ending) - 1 : 0] = 0;
+        if (value && value[-1] == '%')
+            snprintf(closer, sizeof(closer), "%.*s", (int)strcspn(value + 1, "%"), value + 1);
+        const char *units[] = {"x", "<", "\\\"", "{\"a\":", "[", opener, ending, closer, row->open};
+        size_t n_heads = beginnings(row->call, heads);
+        for (size_t k = 0; k < n_heads * PM_COUNT(units); k++) {
+            const char *head = heads[k % n_heads], *unit = units[k / n_heads];
+            size_t piece = (k + k / n_heads) % 2 ? 4 : SIZE_MAX / 2;
+            double small = 0, large = 1;
+            for (int tries = 0; unit && *unit && tries < 5 && large > 8 * small + 0.002; tries++) {
+                small = time_of_text(row->name, head, unit, 3000, piece);
+                large = time_of_text(row->name, head, unit, 12000, piece);
+            }
+            if (unit && *unit && large > 8 * small + 0.002)
+                fail_msg("%s: %s and many %s: %g s, four times as many %g s", row->name, head, unit, small, large);
+        }
     }
 }
 
@@ -702,9 +787,9 @@ static void test_held(void **state)
     size_t calls;
     double seconds;
     (void)state;
-    text_of_long("Hermes", head, "0123456789", 400000, tail, &calls, &seconds);
+    text_of_long("Hermes", head, "0123456789", 400000, tail, 1000, &calls, &seconds);
     assert_int_equal(calls, 1);
-    size_t got = text_of_long("Hermes", head, "0123456789", 500000, tail, &calls, &seconds);
+    size_t got = text_of_long("Hermes", head, "0123456789", 500000, tail, 1000, &calls, &seconds);
     assert_int_equal(calls, 0);
     assert_int_equal(got, 3 + strlen(head) + 5000000 + strlen(tail));
 }
@@ -712,15 +797,25 @@ static void test_held(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_reasoning), cmocka_unit_test(test_reasoning_variants),
-        cmocka_unit_test(test_opened),    cmocka_unit_test(test_hermes),
-        cmocka_unit_test(test_llama),     cmocka_unit_test(test_lists),
-        cmocka_unit_test(test_named),     cmocka_unit_test(test_python),
-        cmocka_unit_test(test_qwen_xml),  cmocka_unit_test(test_other_xml),
-        cmocka_unit_test(test_types),     cmocka_unit_test(test_detect),
-        cmocka_unit_test(test_table),     cmocka_unit_test(test_markers),
-        cmocka_unit_test(test_options),   cmocka_unit_test(test_no_events),
-        cmocka_unit_test(test_message),   cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_reasoning),
+        cmocka_unit_test(test_reasoning_variants),
+        cmocka_unit_test(test_opened),
+        cmocka_unit_test(test_hermes),
+        cmocka_unit_test(test_llama),
+        cmocka_unit_test(test_lists),
+        cmocka_unit_test(test_named),
+        cmocka_unit_test(test_python),
+        cmocka_unit_test(test_qwen_xml),
+        cmocka_unit_test(test_other_xml),
+        cmocka_unit_test(test_types),
+        cmocka_unit_test(test_detect),
+        cmocka_unit_test(test_table),
+        cmocka_unit_test(test_markers),
+        cmocka_unit_test(test_options),
+        cmocka_unit_test(test_no_events),
+        cmocka_unit_test(test_message),
+        cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_every_format_is_linear),
         cmocka_unit_test(test_held),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
