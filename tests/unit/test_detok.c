@@ -105,6 +105,67 @@ static void test_replacement(void **state)
     }
 }
 
+/* With byte fallback, a run of byte tokens is one text or it is none, as in the `tokenizers` library: well-formed, it
+ * comes out as it is when another token ends it; ill-formed, be it by one byte or by a cut at the end, each of its
+ * bytes is one U+FFFD. What stands before and behind the run is never lost. */
+static void test_byte_fallback(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *tokens;        /* letters, and bytes from 0x80 on as byte tokens */
+        const char *shown, *whole; /* after the last token, and at the end */
+    } cases[] = {
+        {"\xc4\x8d"
+         "aj",
+         "\xc4\x8d"
+         "aj",
+         "\xc4\x8d"
+         "aj"},
+        {"a\xf0\x9f\x98\x80", "a", "a\xf0\x9f\x98\x80"},
+        {"a\xf0\x9f\x98\x80"
+         "b\xe6\xbc\xa2\xe5\xad\x97z",
+         "a\xf0\x9f\x98\x80"
+         "b\xe6\xbc\xa2\xe5\xad\x97z",
+         "a\xf0\x9f\x98\x80"
+         "b\xe6\xbc\xa2\xe5\xad\x97z"},
+        {"a\xf0\x9f\x98", "a", "a" R R R},
+        {"a\xffz", "a" R "z", "a" R "z"},
+        {"a\xe6\xbc\xa2\xf0\x9f", "a", "a" R R R R R},
+        {"\xe6\xbc\xa2"
+         "a\xe6\xbc",
+         "\xe6\xbc\xa2"
+         "a",
+         "\xe6\xbc\xa2"
+         "a" R R},
+    };
+    pm_buf json = {0};
+    pm_tokenizer *bytes;
+    pm_buf_printf(&json,
+                  "{\"decoder\": {\"type\": \"ByteFallback\"}, \"model\": {\"byte_fallback\": true, \"merges\": [], "
+                  "\"vocab\": {\"a\": 97, \"b\": 98, \"j\": 106, \"z\": 122");
+    for (int byte = 0x80; byte < 256; byte++)
+        pm_buf_printf(&json, ", \"<0x%02X>\": %d", (unsigned)byte, byte);
+    assert_int_equal(pm_buf_printf(&json, "}}}"), PM_OK);
+    assert_int_equal(pm_tokenizer_read(&bytes, "test", json.data, json.len, NULL), PM_OK);
+    for (size_t i = 0; i < PM_COUNT(cases); i++) {
+        pm_detok detok;
+        pm_buf out = {0};
+        assert_int_equal(pm_detok_init(&detok, bytes, false, NULL), PM_OK);
+        for (const char *p = cases[i].tokens; *p; p++) {
+            assert_int_equal(pm_detok_push(&detok, (uint8_t)*p, &out, NULL), PM_OK);
+            assert_true(pm_utf8_valid(out.data ? out.data : "", out.len, NULL));
+            assert_memory_equal(out.data ? out.data : "", cases[i].whole, out.len);
+        }
+        assert_string_equal(out.data ? out.data : "", cases[i].shown);
+        assert_int_equal(pm_detok_finish(&detok, &out, NULL), PM_OK);
+        assert_string_equal(out.data, cases[i].whole);
+        pm_buf_free(&out);
+        pm_detok_free(&detok);
+    }
+    pm_tokenizer_close(bytes);
+    pm_buf_free(&json);
+}
+
 static void test_special_tokens(void **state)
 {
     (void)state;
@@ -147,9 +208,8 @@ static void test_unknown_ids(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_half_characters),
-        cmocka_unit_test(test_replacement),
-        cmocka_unit_test(test_special_tokens),
+        cmocka_unit_test(test_no_half_characters), cmocka_unit_test(test_replacement),
+        cmocka_unit_test(test_byte_fallback),      cmocka_unit_test(test_special_tokens),
         cmocka_unit_test(test_unknown_ids),
     };
     return cmocka_run_group_tests_name("detok", tests, open_bundled, close_bundled);
