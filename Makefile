@@ -21,7 +21,7 @@ help:
 	@echo "make                                      build the command and the library into build/release"
 	@echo "make run [PROMPT=TEXT] [MODEL=DIR]        build, then answer one question"
 	@echo "make test [MODELS=DIR]                    build and run every test; DIR holds further checkpoints"
-	@echo "make test-text                            compare tokenizers over a corpus of 24 MB, which takes some minutes"
+	@echo "make test-text                            compare tokenizers over 24 MB of text, which takes ten minutes"
 	@echo "make asan [MODELS=DIR], make tsan         the tests under address and undefined-behaviour, thread sanitizers"
 	@echo "make real-model                           chat with SmolLM2-135M-Instruct and measure its perplexity (93 MB)"
 	@echo "make real-model-parity                    compare it with transformers and mlx-lm, into docs/parity.md (3 GB)"
@@ -56,7 +56,7 @@ test: setup-test venv
 
 test-text: setup-test venv build
 	@cmake --build --preset release --target drive_tokenize >&2
-	@.venv/bin/python -m pytest -q -p no:cacheprovider tests/text/test_tokenizer_files.py --corpus-mb 24
+	@.venv/bin/python -m pytest -q -p no:cacheprovider tests/text/test_tokenizer_files.py tests/text/test_tokenizer.py --corpus-mb 24
 
 asan: setup-test venv
 	@tools/test.sh asan

@@ -22,13 +22,19 @@ def byte_characters():
 
 def last_merge(token, ranks):
     """The two parts that BPE with the ranks below its own makes of a token's bytes; None where it gets stuck before."""
-    parts = [token[i : i + 1] for i in range(len(token))]
+    parts, own, none = [token[i : i + 1] for i in range(len(token))], ranks[token], len(ranks)
+    pairs = [ranks.get(a + b, none) for a, b in zip(parts, parts[1:])]
     while len(parts) > 2:
-        pairs = [ranks.get(a + b, len(ranks)) for a, b in zip(parts, parts[1:])]
-        i = min(range(len(pairs)), key=pairs.__getitem__)
-        if pairs[i] >= ranks[token]:
+        best = min(pairs)
+        if best >= own:
             return None
+        i = pairs.index(best)
         parts[i : i + 2] = [parts[i] + parts[i + 1]]
+        del pairs[i]
+        if i > 0:
+            pairs[i - 1] = ranks.get(parts[i - 1] + parts[i], none)
+        if i < len(pairs):
+            pairs[i] = ranks.get(parts[i] + parts[i + 1], none)
     return parts
 
 

@@ -54,8 +54,14 @@ def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False)
     return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
+class Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
+    def handle_exception(self, source=None):
+        """Tracebacks are for people, and making them takes most of the time of what fails."""
+        raise
+
+
 def environment():
-    env = jinja2.sandbox.ImmutableSandboxedEnvironment(
+    env = Environment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
     )
     env.filters["tojson"] = tojson
@@ -87,18 +93,27 @@ class Driver:
     def __init__(self, path):
         self.process = subprocess.Popen([path, "--lines"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
-    def __call__(self, source, variables):
+    def ask(self, source, variables):
+        """Returns what waits for the answer, for which there can be something else to do."""
         line = json.dumps({"template": source, "vars": variables}) + "\n"
         self.process.stdin.write(line.encode())
         self.process.stdin.flush()
-        answer = self.process.stdout.readline()
-        assert answer.endswith(b"\n"), f"the driver ended on template {source!r}"
-        return json.loads(answer)
+
+        def answer():
+            line = self.process.stdout.readline()
+            assert line.endswith(b"\n"), f"the driver ended on template {source!r}"
+            return json.loads(line)
+
+        return answer
+
+    def __call__(self, source, variables):
+        return self.ask(source, variables)()
 
 
 def check(render, source, variables):
     """The same text as jinja2, or both fail."""
-    want, got = reference(source, variables), render(source, variables)
+    answer = render.ask(source, variables)
+    want, got = reference(source, variables), answer()
     if isinstance(want, Exception):
         assert "error" in got, f"jinja2 fails ({want!r}), the engine gives {got['text']!r}"
     else:

@@ -96,9 +96,13 @@ def test_every_code_point(ours, folder, request):
     compare(ours, folder, ["".join(every[i : i + 512]) for i in range(0, len(every), 512)])
 
 
-def test_a_megabyte_without_a_space(ours, folder):
-    rng = random.Random(2)
-    compare(ours, folder, ["".join(rng.choice("aaabcdefgh") for _ in range(1_000_000))])
+@pytest.fixture(scope="session")
+def megabyte():
+    return "".join(random.Random(2).choices("aaabcdefgh", k=1_000_000))
+
+
+def test_a_megabyte_without_a_space(ours, folder, megabyte):
+    compare(ours, folder, [megabyte])
 
 
 # ---- speed, in processor time ----
