@@ -72,6 +72,9 @@ typedef struct pm_engine pm_engine;
 typedef struct pm_session pm_session;
 
 typedef enum pm_kv_type { PM_KV_F16, PM_KV_F32 } pm_kv_type;
+/* How the activations that meet quantised weights (affine, mxfp4, nvfp4) are rounded: to 16 or to 8 bits, with a scale
+ * for each group of the weights. Weights of other formats meet f32 activations in both. */
+typedef enum pm_precision { PM_PRECISION_EXACT, PM_PRECISION_FAST } pm_precision;
 typedef enum pm_simd { PM_SIMD_BEST, PM_SIMD_SCALAR, PM_SIMD_AVX2, PM_SIMD_AVX512 } pm_simd;
 
 /* Zero-initialised is the default of every field. */
@@ -83,7 +86,8 @@ typedef struct pm_engine_options {
                             fit; 0: 1024. Does not change any result */
     pm_kv_type kv_type;  /* element type of the attention cache */
     pm_simd simd;        /* instruction set; every level gives the same bits */
-    bool profile;        /* measure every operation: pm_engine_profile */
+    pm_precision precision;
+    bool profile; /* measure every operation: pm_engine_profile */
     /* Called while loading with fraction 0..1; may be NULL. */
     void (*progress)(void *user, double fraction);
     void *user;
@@ -103,6 +107,7 @@ typedef struct pm_info {
     char family[64];        /* empty when no family has this model_type */
     char formats[256];      /* such as "affine 4-bit group 64 (210 matrices), bf16 (1 matrix)" */
     char device[128];       /* such as "cpu (avx2), 2 threads" */
+    pm_precision precision; /* in force */
     int layers, vocab, ctx; /* ctx: the limit in force (the option, else the model's) */
     int64_t parameters;     /* weights, counted unquantised */
     int64_t active;         /* of those, read for one token (routed experts counted top-k times, embedding one row) */
@@ -204,7 +209,7 @@ PM_API int pm_session_fork(pm_session **out, const pm_session *session, pm_error
 PM_API int pm_session_save(const pm_session *session, const char *path, const void *note, size_t note_len,
                            pm_error *err);
 
-/* A session as it was saved, bit for bit. The file must be whole, of the same checkpoint and of the same kv_type, and
+/* A session as it was saved, bit for bit. The file must be whole, of the same checkpoint, kv_type and precision, and
  * its tokens must fit the context; else the message says what differs. `note` (may be NULL, as note_len) receives the
  * caller's own bytes, terminated by a 0 that does not count: pm_free. */
 PM_API int pm_session_load(pm_session **out, pm_engine *engine, const char *path, char **note, size_t *note_len,

@@ -366,7 +366,7 @@ typedef struct pm_span {
 } pm_span;
 
 /* Multiply-adds times two a second of the instructions that matrices are multiplied with: those for integers,
- * divided by the passes that exact activations take, and those for float weights. */
+ * divided by the passes that activations of the backend's precision take, and those for float weights. */
 typedef struct pm_peak {
     int threads;
     double integer_ops, float_ops;
@@ -449,6 +449,6 @@ struct pm_backend {
 
 /* The CPU, with `threads` workers (0: physical cores) and the given instruction set (PM_ERR_UNSUPPORTED when the
  * processor lacks it). */
-int pm_backend_cpu_new(pm_backend **out, int threads, pm_simd simd, pm_error *err);
+int pm_backend_cpu_new(pm_backend **out, int threads, pm_simd simd, pm_precision precision, pm_error *err);
 
 #endif

@@ -257,10 +257,15 @@ static const char *phase_of(const measured *line)
     return line->decode ? "decode" : "prefill";
 }
 
+static const char *precision_of(const bench *b)
+{
+    return b->info.precision == PM_PRECISION_FAST ? "fast" : "exact";
+}
+
 static void print_table(const bench *b, bool ops)
 {
     const pm_limits *l = &b->limits;
-    printf("%s: %s, %s\n", b->info.device, b->info.family, b->info.formats);
+    printf("%s, %s: %s, %s\n", b->info.device, precision_of(b), b->info.family, b->info.formats);
     printf("The machine, measured in between: reads weights at %.1f GB/s%s; multiply-adds at %.0f G/s (integers) and "
            "%.0f G/s (floats).\n\n",
            l->read_bytes_per_second / 1e9, l->from_cache ? " (from its cache, which holds all of them)" : "",
@@ -320,10 +325,11 @@ static json_t *line_json(const bench *b, const measured *line, bool ops)
 static int print_json(const bench *b, bool ops)
 {
     const pm_limits *l = &b->limits;
-    json_t *object = json_pack("{s:s, s:i, s:s, s:s, s:f, s:b, s:f, s:f}", "device", b->info.device, "threads",
-                               l->threads, "family", b->info.family, "formats", b->info.formats, "read_gbs",
-                               l->read_bytes_per_second / 1e9, "from_cache", l->from_cache, "integer_gops",
-                               l->integer_ops_per_second / 1e9, "float_gops", l->float_ops_per_second / 1e9);
+    json_t *object =
+        json_pack("{s:s, s:s, s:i, s:s, s:s, s:f, s:b, s:f, s:f}", "device", b->info.device, "precision",
+                  precision_of(b), "threads", l->threads, "family", b->info.family, "formats", b->info.formats,
+                  "read_gbs", l->read_bytes_per_second / 1e9, "from_cache", l->from_cache, "integer_gops",
+                  l->integer_ops_per_second / 1e9, "float_gops", l->float_ops_per_second / 1e9);
     json_t *decode = json_array(), *prefill = json_array();
     for (int i = 0; i < b->n_lines; i++)
         json_array_append_new(b->lines[i].decode ? decode : prefill, line_json(b, &b->lines[i], ops));

@@ -87,6 +87,8 @@ static const struct option {
                     "most tokens of prompt and answer, or of a window (default: the model's limit)"},
     [PM_OPT_KV_TYPE] = {"--kv-type", "f16|f32", CHOICE, ENGINE, 0, 0,
                         "element type of the attention cache (default: f16)"},
+    [PM_OPT_PRECISION] = {"--precision", "exact|fast", CHOICE, RUN | CHAT | BENCH | PERPLEXITY, 0, 0,
+                          "round activations to 16 or to 8 bits for quantised weights (default: exact)"},
     [PM_OPT_THREADS] = {"--threads", "N", INTEGER, RUN | CHAT | BENCH | PERPLEXITY, 1, 1024,
                         "threads (default: one per physical core)"},
     [PM_OPT_VERBOSE] = {"--verbose", NULL, FLAG, RUN | CHAT | PERPLEXITY, 0, 0,

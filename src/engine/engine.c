@@ -167,6 +167,8 @@ static int check_options(const char *dir, const pm_engine_options *options, pm_e
         return pm_fail(err, PM_ERR_INVALID, "snapshot_stride is %d, less than 0", options->snapshot_stride);
     if (options->kv_type != PM_KV_F16 && options->kv_type != PM_KV_F32)
         return pm_fail(err, PM_ERR_INVALID, "kv_type is %d, not one of pm_kv_type", (int)options->kv_type);
+    if (options->precision != PM_PRECISION_EXACT && options->precision != PM_PRECISION_FAST)
+        return pm_fail(err, PM_ERR_INVALID, "precision is %d, not one of pm_precision", (int)options->precision);
     if ((unsigned)options->simd > PM_SIMD_AVX512)
         return pm_fail(err, PM_ERR_INVALID, "simd is %d, not one of pm_simd", (int)options->simd);
     return PM_OK;
@@ -188,11 +190,12 @@ static int make_room(pm_engine *engine, pm_error *err)
 static int open_model(pm_engine *engine, const char *dir, const pm_engine_options *options, pm_error *err)
 {
     engine->kv_type = options->kv_type;
+    engine->precision = options->precision;
     engine->step_tokens = options->step_tokens ? options->step_tokens : PM_STEP_TOKENS;
     engine->snapshot_stride = options->snapshot_stride ? options->snapshot_stride : PM_SNAPSHOT_STRIDE;
     int status = pm_checkpoint_open(&engine->checkpoint, dir, err);
     if (status == PM_OK)
-        status = pm_backend_cpu_new(&engine->backend, options->threads, options->simd, err);
+        status = pm_backend_cpu_new(&engine->backend, options->threads, options->simd, options->precision, err);
     if (status == PM_OK && options->profile)
         status = pm_profiler_new(&engine->profiler, engine->backend, options->kv_type, err);
     if (status == PM_OK)
@@ -327,7 +330,7 @@ static void note_unread(const pm_engine *engine, pm_info *info)
 
 void pm_engine_info(const pm_engine *engine, pm_info *out)
 {
-    *out = (pm_info){.supported = true, .verdict = "supported", .ctx = engine->ctx};
+    *out = (pm_info){.supported = true, .verdict = "supported", .ctx = engine->ctx, .precision = engine->precision};
     pm_model_info(engine->model, out);
     const char *model_type = json_string_value(json_object_get(engine->config->root, "model_type"));
     copy_string(out->model_type, sizeof(out->model_type), model_type);

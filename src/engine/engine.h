@@ -39,6 +39,7 @@ struct pm_engine {
     const pm_cache_spec *cache; /* the model's */
     int vocab, ctx, step_tokens, snapshot_stride;
     pm_kv_type kv_type;
+    pm_precision precision;
 
     /* Room for one step, used by step.c. */
     pm_token *tokens;       /* [step_tokens] */

@@ -1,6 +1,6 @@
-/* Saved sessions. The file (files/stream.h), version 1:
+/* Saved sessions. The file (files/stream.h), version 2:
  *
- *     "polymath", version u32, kv_type u32, model_type [64] padded with zeros
+ *     "polymath", version u32, kv_type u32, precision u32, model_type [64] padded with zeros
  *     checkpoint u64, layout u64         hashes: of config and tensors; of what a session keeps
  *     size u64, note u64, tokens u64     bytes of the file and of the note, length of the timeline
  *     has_logits u32, snapshots u32
@@ -20,12 +20,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { VERSION = 1, PIECE = 64, SAMPLED_TENSORS = 1024, SAMPLE = 32 };
+enum { VERSION = 2, PIECE = 64, SAMPLED_TENSORS = 1024, SAMPLE = 32 };
 
 static const char magic[8] = {'p', 'o', 'l', 'y', 'm', 'a', 't', 'h'};
 
 typedef struct header {
-    uint32_t kv_type;
+    uint32_t kv_type, precision;
     char model_type[64];
     uint64_t checkpoint, layout, size, note, tokens;
     uint32_t has_logits, snapshots;
@@ -83,7 +83,8 @@ static uint64_t hash_layout(const pm_engine *engine)
 static int header_of(const pm_engine *engine, header *out, pm_error *err)
 {
     const char *type = json_string_value(json_object_get(engine->config->root, "model_type"));
-    *out = (header){.kv_type = (uint32_t)engine->kv_type, .layout = hash_layout(engine)};
+    *out = (header){
+        .kv_type = (uint32_t)engine->kv_type, .precision = (uint32_t)engine->precision, .layout = hash_layout(engine)};
     snprintf(out->model_type, sizeof(out->model_type), "%s", type ? type : "");
     return hash_checkpoint(engine, &out->checkpoint, err);
 }
@@ -111,7 +112,7 @@ static bool count(size_t *total, uint64_t n, size_t each)
 /* The bytes of the whole file; false when they are beyond counting. */
 static bool file_bytes(const pm_engine *engine, const header *h, uint64_t *out)
 {
-    size_t total = sizeof(magic) + 2 * 4 + sizeof(h->model_type) + 5 * 8 + 2 * 4 + 8, states = 0;
+    size_t total = sizeof(magic) + 3 * 4 + sizeof(h->model_type) + 5 * 8 + 2 * 4 + 8, states = 0;
     size_t logits = (size_t)engine->vocab * sizeof(float);
     for (int i = 0; i < engine->cache->n_states; i++)
         if (!pm_add(states, state_bytes(engine, i), &states))
@@ -145,6 +146,7 @@ static void write_header(pm_writer *writer, const header *h)
     pm_write(writer, magic, sizeof(magic));
     pm_write_u32(writer, VERSION);
     pm_write_u32(writer, h->kv_type);
+    pm_write_u32(writer, h->precision);
     pm_write(writer, h->model_type, sizeof(h->model_type));
     const uint64_t numbers[] = {h->checkpoint, h->layout, h->size, h->note, h->tokens};
     for (size_t i = 0; i < PM_COUNT(numbers); i++)
@@ -245,6 +247,8 @@ static int read_header(pm_reader *reader, header *h, pm_error *err)
     if (status == PM_OK)
         status = pm_read_u32(reader, &h->kv_type, err);
     if (status == PM_OK)
+        status = pm_read_u32(reader, &h->precision, err);
+    if (status == PM_OK)
         status = pm_read(reader, h->model_type, sizeof(h->model_type), err);
     uint64_t *const numbers[] = {&h->checkpoint, &h->layout, &h->size, &h->note, &h->tokens};
     for (size_t i = 0; status == PM_OK && i < PM_COUNT(numbers); i++)
@@ -261,6 +265,7 @@ static int read_header(pm_reader *reader, header *h, pm_error *err)
 static int check_owner(const pm_engine *engine, const char *path, const header *h, pm_error *err)
 {
     static const char *const kv_names[] = {[PM_KV_F16] = "f16", [PM_KV_F32] = "f32"};
+    static const char *const precision_names[] = {[PM_PRECISION_EXACT] = "exact", [PM_PRECISION_FAST] = "fast"};
     header own;
     int status = header_of(engine, &own, err);
     if (status != PM_OK)
@@ -274,6 +279,10 @@ static int check_owner(const pm_engine *engine, const char *path, const header *
     if (h->kv_type != own.kv_type)
         return pm_fail(err, PM_ERR_INVALID, "%s: was saved with the KV type %s; this engine's is %s", path,
                        h->kv_type < PM_COUNT(kv_names) ? kv_names[h->kv_type] : "?", kv_names[own.kv_type]);
+    if (h->precision != own.precision)
+        return pm_fail(err, PM_ERR_INVALID, "%s: was computed in the precision %s; this engine's is %s", path,
+                       h->precision < PM_COUNT(precision_names) ? precision_names[h->precision] : "?",
+                       precision_names[own.precision]);
     if (h->layout != own.layout)
         return pm_fail(err, PM_ERR_UNSUPPORTED, "%s: was saved by a build that keeps sessions of '%s' in another way",
                        path, h->model_type);

@@ -224,13 +224,31 @@ static inline void assert_same(const char *what, const float *a, const float *b,
 
 /* ---- backends ---- */
 
-static inline pm_backend *backend_new(int threads, pm_simd simd)
+/* A test that is run in both precisions: it begins with precision_of(state). */
+static const pm_precision precisions[] = {PM_PRECISION_EXACT, PM_PRECISION_FAST};
+#define IN_BOTH_PRECISIONS(test)                                                                                       \
+    {#test ", exact", test, NULL, NULL, (void *)&precisions[0]},                                                       \
+    {                                                                                                                  \
+#test ", fast", test, NULL, NULL, (void *)&precisions[1]                                                       \
+    }
+
+static inline pm_precision precision_of(void *const *state)
+{
+    return *(const pm_precision *)*state;
+}
+
+static inline pm_backend *backend_of(int threads, pm_simd simd, pm_precision precision)
 {
     pm_backend *backend = NULL;
     pm_error err;
-    if (pm_backend_cpu_new(&backend, threads, simd, &err) != PM_OK)
+    if (pm_backend_cpu_new(&backend, threads, simd, precision, &err) != PM_OK)
         fail_msg("no backend: %s", err.message);
     return backend;
+}
+
+static inline pm_backend *backend_new(int threads, pm_simd simd)
+{
+    return backend_of(threads, simd, PM_PRECISION_EXACT);
 }
 
 static const struct {
@@ -241,11 +259,11 @@ static const struct {
 enum { TEST_LEVELS = sizeof(levels) / sizeof(levels[0]) };
 
 /* NULL, with a line that says so, when this machine lacks the level. */
-static inline pm_backend *level_backend(int threads, int level)
+static inline pm_backend *level_backend(int threads, int level, pm_precision precision)
 {
     pm_backend *backend = NULL;
     pm_error err;
-    int status = pm_backend_cpu_new(&backend, threads, levels[level].simd, &err);
+    int status = pm_backend_cpu_new(&backend, threads, levels[level].simd, precision, &err);
     if (status == PM_ERR_UNSUPPORTED)
         print_message("%s is absent on this machine and is not tested: %s\n", levels[level].name, err.message);
     else if (status != PM_OK)

@@ -74,7 +74,7 @@ static inline pm_backend *cpu_backend(int threads, pm_simd simd)
 {
     pm_backend *backend;
     pm_error err;
-    if (pm_backend_cpu_new(&backend, threads, simd, &err) != PM_OK)
+    if (pm_backend_cpu_new(&backend, threads, simd, PM_PRECISION_EXACT, &err) != PM_OK)
         fail_msg("backend: %s", err.message);
     return backend;
 }
@@ -93,7 +93,7 @@ static inline int count_settings(void)
     pm_backend *backend;
     if (!have_avx2())
         return SCALAR_SETTINGS;
-    if (pm_backend_cpu_new(&backend, 1, PM_SIMD_AVX512, NULL) != PM_OK) {
+    if (pm_backend_cpu_new(&backend, 1, PM_SIMD_AVX512, PM_PRECISION_EXACT, NULL) != PM_OK) {
         print_message("this processor has no AVX-512: its level is not tested\n");
         return AVX2_SETTINGS;
     }

@@ -138,7 +138,7 @@ static void every_format(void **state)
                 check_exact(kinds[k].name, &c, want);
                 for (int level = 0; level < TEST_LEVELS; level++)
                     for (int threads = 1; threads <= 3; threads += 2) {
-                        pm_backend *backend = level_backend(threads, level);
+                        pm_backend *backend = level_backend(threads, level, PM_PRECISION_EXACT);
                         if (!backend)
                             continue;
                         heads(backend, &c, y);

@@ -85,9 +85,9 @@ static void linear(pm_backend *backend, const call *c, float *y)
 
 /* ---- against double arithmetic ---- */
 
-/* Rounding x to 16 bits is at most half of scale per element, times the weight; the rest is float rounding of the terms
- * that are added up. */
-static void check_exact(const char *name, const call *c, const float *y)
+/* Rounding x is at most half of scale per element, times the weight; the rest is float rounding of the terms that are
+ * added up. */
+static void check_exact(const char *name, const call *c, pm_precision precision, const float *y)
 {
     const pm_weight *w = c->w;
     for (int t = 0; t < c->rows; t++) {
@@ -111,7 +111,7 @@ static void check_exact(const char *name, const call *c, const float *y)
                 if (pm_is_quantised(w)) {
                     terms += fabs(scale_at(w->scales, w, o, k) * integer_at(w, o, k) * largest);
                     terms += fabs(scale_at(w->biases, w, o, k) * largest);
-                    rounding += fabs(weight) * (largest / 65278 * 1.01 + 0x1p-96);
+                    rounding += fabs(weight) * (largest / (2 * pm_q_max(precision)) * 1.01 + 0x1p-96);
                 }
             }
             if (c->residual) {
@@ -132,9 +132,9 @@ static void check_exact(const char *name, const call *c, const float *y)
 
 static void scalar_is_right(void **state)
 {
-    (void)state;
+    const pm_precision precision = precision_of(state);
     test_random r = {1};
-    pm_backend *backend = backend_new(1, PM_SIMD_SCALAR);
+    pm_backend *backend = backend_of(1, PM_SIMD_SCALAR, precision);
     float *y = malloc(MAX_ROWS * MAX_OUT * sizeof(*y));
     for (size_t i = 0; i < PM_COUNT(quantised_kinds) + PM_COUNT(float_kinds); i++) {
         bool quantised = i < PM_COUNT(quantised_kinds);
@@ -150,7 +150,7 @@ static void scalar_is_right(void **state)
             m.w.bias = trial % 3 ? NULL : bias;
             call c = {&m.w, x, trial % 5 != 4 && trial & 1 ? norm : NULL, trial & 2 ? residual : NULL, 3};
             linear(backend, &c, y);
-            check_exact(kind->name, &c, y);
+            check_exact(kind->name, &c, precision, y);
             free(x);
             free(norm);
             free(residual);
@@ -216,13 +216,13 @@ static void compare_levels(const test_kind *kind, test_contents contents, int ou
 
 static void levels_are_equal(void **state)
 {
-    (void)state;
+    const pm_precision precision = precision_of(state);
     test_random r = {2};
-    pm_backend *backends[1 + 2 * TEST_LEVELS] = {backend_new(1, PM_SIMD_SCALAR)};
+    pm_backend *backends[1 + 2 * TEST_LEVELS] = {backend_of(1, PM_SIMD_SCALAR, precision)};
     int n = 1;
     for (int level = 1; level < TEST_LEVELS; level++)
         for (int threads = 1; threads <= 5; threads += 4)
-            if ((backends[n] = level_backend(threads, level)))
+            if ((backends[n] = level_backend(threads, level, precision)))
                 n++;
     for (size_t i = 0; i < PM_COUNT(quantised_kinds); i++)
         for (int groups = 1; groups <= 9 + (quantised_kinds[i].group == 16); groups++)
@@ -240,14 +240,14 @@ static void levels_are_equal(void **state)
         backends[b]->ops->free(backends[b]);
 }
 
-/* The largest integers there are: 255 * 32639 * 128 must not overflow, nor saturate on the way. */
+/* The largest integers there are: 255 * 32639 * 128 must not overflow, nor products of bytes saturate on the way. */
 static void largest_integers(void **state)
 {
-    (void)state;
+    const pm_precision precision = precision_of(state);
     test_random r = {3};
     static const int bits[] = {4, 8};
     for (int level = 0; level < TEST_LEVELS; level++) {
-        pm_backend *backend = level_backend(1, level);
+        pm_backend *backend = level_backend(1, level, precision);
         if (!backend)
             continue;
         for (int sign = -1; sign <= 1; sign += 2)
@@ -256,14 +256,14 @@ static void largest_integers(void **state)
                 test_matrix m = matrix_new(&r, &kind, CONTENTS_ALL_ONES, 16, 512);
                 float *x = malloc(8 * 512 * sizeof(*x)), y[8 * 16], one = 1, zero = 0;
                 for (int k = 0; k < 8 * 512; k++)
-                    x[k] = (float)sign * PM_Q_MAX;
+                    x[k] = (float)sign * pm_q_max(precision);
                 for (int k = 0; k < 16 * 4; k++) {
                     memcpy(m.parts[1] + 1 + 4 * k, &one, 4);
                     memcpy(m.parts[2] + 1 + 4 * k, &zero, 4);
                 }
                 call c = {&m.w, x, NULL, NULL, 8};
                 linear(backend, &c, y);
-                float expected = (float)sign * (float)((1 << bits[i]) - 1) * PM_Q_MAX * 128 * 4;
+                float expected = (float)sign * (float)((1 << bits[i]) - 1) * pm_q_max(precision) * 128 * 4;
                 for (int k = 0; k < 8 * 16; k++)
                     assert_true(fabsf(y[k] / expected - 1) < 1e-6f);
                 free(x);
@@ -275,11 +275,11 @@ static void largest_integers(void **state)
 
 static void not_finite_stays_in_its_row(void **state)
 {
-    (void)state;
+    const pm_precision precision = precision_of(state);
     test_random r = {4};
     static const float bad[] = {NAN, INFINITY, -INFINITY};
     for (int level = 0; level < TEST_LEVELS; level++) {
-        pm_backend *backend = level_backend(2, level);
+        pm_backend *backend = level_backend(2, level, precision);
         if (!backend)
             continue;
         for (size_t i = 0; i < PM_COUNT(quantised_kinds); i++) {
@@ -307,10 +307,10 @@ static void not_finite_stays_in_its_row(void **state)
 /* Matrices that need x in different forms share one call. */
 static void mixed_matrices(void **state)
 {
-    (void)state;
+    const pm_precision precision = precision_of(state);
     test_random r = {5};
     enum { N = 20, IN = 256, ROWS = 5 };
-    pm_backend *scalar = backend_new(1, PM_SIMD_SCALAR), *fast = backend_new(3, PM_SIMD_BEST);
+    pm_backend *scalar = backend_of(1, PM_SIMD_SCALAR, precision), *fast = backend_of(3, PM_SIMD_BEST, precision);
     test_matrix m[N];
     const pm_weight *w[N];
     pm_tensor *y[N];
@@ -343,15 +343,17 @@ static void mixed_matrices(void **state)
 /* ---- the parts ---- */
 
 /* The integer of element k. */
-static int integer_of(const pm_quantised *x, pm_layout layout, int k, int n)
+static int integer_of(const pm_quantised *x, pm_layout layout, pm_precision precision, int k, int n)
 {
     const int8_t *bytes = (const int8_t *)x->q;
     int place = pm_place(layout, k);
+    if (layout >= PM_LAYOUT_BYTES2 && precision == PM_PRECISION_FAST)
+        return bytes[place];
     return layout >= PM_LAYOUT_BYTES2 ? 256 * bytes[place] + bytes[(int)pm_padded((size_t)n) + place] : x->q[place];
 }
 
-/* Which layouts the kernels of a level ask for. */
-static bool uses_layout(const pm_matrix_kernels *kernels, pm_layout layout)
+/* Which layouts kernels ask for. */
+static bool uses_layout(const pm_quantised_kernels *kernels, pm_layout layout)
 {
     bool uses = kernels->e2m1.layout == layout;
     for (int bits = 0; bits <= PM_MAX_BITS; bits++)
@@ -361,10 +363,10 @@ static bool uses_layout(const pm_matrix_kernels *kernels, pm_layout layout)
 
 static void quantised_inputs(void **state)
 {
-    (void)state;
+    const pm_precision precision = precision_of(state);
     test_random r = {6};
     for (int level = 0; level < TEST_LEVELS; level++) {
-        pm_backend *backend = level_backend(1, level);
+        pm_backend *backend = level_backend(1, level, precision);
         for (int trial = 0; backend && trial < 400; trial++) {
             const pm_matrix_kernels *kernels = ((pm_cpu *)backend)->matrix;
             static float x[MAX_IN], scale[2][256], sum[2][256];
@@ -373,21 +375,21 @@ static void quantised_inputs(void **state)
             const pm_quantised a = {q[0], scale[0], sum[0], total[0]}, b = {q[1], scale[1], sum[1], total[1]};
             int group = 16 << trial % 4, n = group * (1 + (int)(random_u32(&r) % 9)), added = 0;
             pm_layout layout = (pm_layout)(random_u32(&r) % PM_LAYOUTS);
-            if (!uses_layout(kernels, layout))
+            if (!uses_layout(&kernels->quantised[precision], layout))
                 continue;
             hostile_rows(&r, x, n);
             if (trial % 5 == 0)
                 x[random_u32(&r) % (uint32_t)n] = trial % 10 ? NAN : INFINITY;
-            pm_matrix_scalar.quantise(x, n, group, layout, &a);
-            kernels->quantise(x, n, group, layout, &b);
+            pm_matrix_scalar.quantise(x, n, group, layout, precision, &a);
+            kernels->quantise(x, n, group, layout, precision, &b);
             assert_same("scale", scale[0], scale[1], (size_t)(n / group));
             assert_same("sum", sum[0], sum[1], (size_t)(n / group));
             assert_memory_equal(total[0], total[1], (size_t)(n / group) * sizeof(int32_t));
             for (int k = 0; k < n; k++) {
                 float s = scale[0][k / group];
-                int v = integer_of(&a, layout, k, n);
-                assert_int_equal(v, integer_of(&b, layout, k, n));
-                assert_in_range(abs(v), 0, 32639);
+                int v = integer_of(&a, layout, precision, k, n);
+                assert_int_equal(v, integer_of(&b, layout, precision, k, n));
+                assert_in_range(abs(v), 0, (uintmax_t)pm_q_max(precision));
                 added = k % group ? added + v : v;
                 if (k % group == group - 1)
                     assert_int_equal(added, total[0][k / group]);
@@ -556,7 +558,7 @@ static void nan_codes(void **state)
     test_random r = {12};
     for (size_t i = 0; i < PM_COUNT(cases); i++)
         for (int level = 0; level < TEST_LEVELS; level++) {
-            pm_backend *backend = level_backend(1, level);
+            pm_backend *backend = level_backend(1, level, PM_PRECISION_EXACT);
             test_matrix m = matrix_new(&r, &cases[i].kind, CONTENTS_RANDOM, OUT, IN);
             float *x = random_rows(&r, ROWS, IN, 1), y[ROWS * OUT];
             int bad = (int)(random_u32(&r) % OUT);
@@ -762,21 +764,21 @@ static void refusals(void **state)
     backend->ops->free(backend);
     pm_error err;
     backend = NULL;
-    assert_int_equal(pm_backend_cpu_new(&backend, -1, PM_SIMD_BEST, &err), PM_ERR_INVALID);
+    assert_int_equal(pm_backend_cpu_new(&backend, -1, PM_SIMD_BEST, PM_PRECISION_EXACT, &err), PM_ERR_INVALID);
     assert_null(backend);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(scalar_is_right),  cmocka_unit_test(levels_are_equal),
-        cmocka_unit_test(largest_integers), cmocka_unit_test(not_finite_stays_in_its_row),
-        cmocka_unit_test(mixed_matrices),   cmocka_unit_test(quantised_inputs),
-        cmocka_unit_test(norms_are_equal),  cmocka_unit_test(packing_of_mlx),
-        cmocka_unit_test(embedding),        cmocka_unit_test(logits_of_chosen_rows),
-        cmocka_unit_test(scratch_is_kept),  cmocka_unit_test(refusals),
-        cmocka_unit_test(values_of_mlx),    cmocka_unit_test(fp8_partial_blocks),
-        cmocka_unit_test(nan_codes),        cmocka_unit_test(symmetric_integers),
+        IN_BOTH_PRECISIONS(scalar_is_right),  IN_BOTH_PRECISIONS(levels_are_equal),
+        IN_BOTH_PRECISIONS(largest_integers), IN_BOTH_PRECISIONS(not_finite_stays_in_its_row),
+        IN_BOTH_PRECISIONS(mixed_matrices),   IN_BOTH_PRECISIONS(quantised_inputs),
+        cmocka_unit_test(norms_are_equal),    cmocka_unit_test(packing_of_mlx),
+        cmocka_unit_test(embedding),          cmocka_unit_test(logits_of_chosen_rows),
+        cmocka_unit_test(scratch_is_kept),    cmocka_unit_test(refusals),
+        cmocka_unit_test(values_of_mlx),      cmocka_unit_test(fp8_partial_blocks),
+        cmocka_unit_test(nan_codes),          cmocka_unit_test(symmetric_integers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

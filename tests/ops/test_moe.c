@@ -239,16 +239,16 @@ static void moe_is_right(void **state)
 
 static void company_level_and_threads_do_not_matter(void **state)
 {
-    (void)state;
+    const pm_precision precision = precision_of(state);
     test_random r = {2};
     static weights w;
     static float x[MAX_TOKENS * MAX_HIDDEN], alone[MAX_TOKENS * MAX_HIDDEN], y[MAX_TOKENS * MAX_HIDDEN];
-    pm_backend *scalar = backend_new(1, PM_SIMD_SCALAR);
+    pm_backend *scalar = backend_of(1, PM_SIMD_SCALAR, precision);
     pm_backend *backends[1 + 3 * TEST_LEVELS] = {scalar};
     size_t n = 1;
     for (int level = 1; level < TEST_LEVELS; level++)
         for (int threads = 1; threads <= 5; threads += threads == 1 ? 1 : 3)
-            if ((backends[n] = level_backend(threads, level)))
+            if ((backends[n] = level_backend(threads, level, precision)))
                 n++;
     static const int sizes[] = {1, 2, 3, 9, 33, 4, 1};
     for (size_t i = 0; i < PM_COUNT(layers); i++) {
@@ -275,12 +275,12 @@ static void company_level_and_threads_do_not_matter(void **state)
 
 static void not_finite_stays_in_its_token(void **state)
 {
-    (void)state;
+    const pm_precision precision = precision_of(state);
     test_random r = {3};
     static weights w;
     float x[3 * MAX_HIDDEN], clean[3 * MAX_HIDDEN], y[3 * MAX_HIDDEN];
     for (int level = 0; level < TEST_LEVELS; level++) {
-        pm_backend *backend = level_backend(2, level);
+        pm_backend *backend = level_backend(2, level, precision);
         if (!backend)
             continue;
         for (size_t i = 0; i < PM_COUNT(layers); i++) {
@@ -320,7 +320,7 @@ static void limit_bounds_every_expert(void **state)
     for (int level = 0; level < TEST_LEVELS; level++)
         for (int shared = 0; shared < 2; shared++)
             for (int limited = 0; limited < 2; limited++) {
-                pm_backend *backend = level_backend(1, level);
+                pm_backend *backend = level_backend(1, level, PM_PRECISION_EXACT);
                 if (!backend)
                     continue;
                 pm_tensor *x = tensor_new(backend, 1, 2, x_data), *norm = tensor_new(backend, 1, 2, norm_data);
@@ -357,8 +357,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(moe_is_right),
-        cmocka_unit_test(company_level_and_threads_do_not_matter),
-        cmocka_unit_test(not_finite_stays_in_its_token),
+        IN_BOTH_PRECISIONS(company_level_and_threads_do_not_matter),
+        IN_BOTH_PRECISIONS(not_finite_stays_in_its_token),
         cmocka_unit_test(limit_bounds_every_expert),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -295,7 +295,7 @@ static void levels_agree(void **state)
         size_t n = (size_t)route.top_k;
         pm_moe_route(&pm_mixer_scalar, &route, logits, 0, room, want_ids, want);
         for (int level = 1; level < TEST_LEVELS; level++) {
-            pm_backend *backend = level_backend(1, level);
+            pm_backend *backend = level_backend(1, level, PM_PRECISION_EXACT);
             if (!backend)
                 continue;
             pm_moe_route(((pm_cpu *)backend)->mixer, &route, logits, 0, room, ids, weights);

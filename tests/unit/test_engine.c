@@ -135,6 +135,7 @@ static void test_options(void **state)
     refused_options((pm_engine_options){.step_tokens = 1 << 30}, PM_ERR_INVALID, "step_tokens", "65536");
     refused_options((pm_engine_options){.snapshot_stride = -1}, PM_ERR_INVALID, "snapshot_stride", "-1");
     refused_options((pm_engine_options){.kv_type = (pm_kv_type)7}, PM_ERR_INVALID, "kv_type", "7");
+    refused_options((pm_engine_options){.precision = (pm_precision)2}, PM_ERR_INVALID, "precision", "2");
 }
 
 static void refused_dir(const char *dir, const char *word)
@@ -206,6 +207,7 @@ static void test_info(void **state)
     assert_int_equal(pm_inspect(BUNDLED, &(pm_engine_options){.ctx = 64, .kv_type = PM_KV_F32}, &inspected, NULL),
                      PM_OK);
     assert_int_equal(inspected.ctx, 64);
+    assert_int_equal(inspected.precision, PM_PRECISION_EXACT);
     assert_in_range(inspected.row_bytes, 2 * info.row_bytes - 16, 2 * info.row_bytes + 16); /* blocks have heads */
     assert_int_equal(inspected.state_bytes, info.state_bytes);
     assert_int_equal(pm_inspect(BUNDLED, &(pm_engine_options){.ctx = 5000}, &inspected, NULL), PM_ERR_LIMIT);

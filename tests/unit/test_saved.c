@@ -234,26 +234,34 @@ static void test_foreign(void **state)
               *narrow = open_engine(ORACLES "qwen3_next", PM_KV_F16, 10),
               *other = open_engine(ORACLES "qwen3_next-sparse", PM_KV_F16, 0),
               *stranger = open_engine(ORACLES "qwen3", PM_KV_F16, 0);
+    pm_engine *quick = NULL;
     pm_buf saved = {0};
+    pm_error err = {0};
     (void)state;
+    if (pm_engine_open(&quick, ORACLES "qwen3_next", &(pm_engine_options){.precision = PM_PRECISION_FAST}, &err))
+        fail_msg("%s", err.message);
+    make_saved(quick, 30, &saved);
+    refused(own, file, PM_ERR_INVALID, "in the precision fast; this engine's is exact");
+    pm_buf_free(&saved);
     make_saved(own, 30, &saved);
+    refused(quick, file, PM_ERR_INVALID, "in the precision exact; this engine's is fast");
     refused(stranger, file, PM_ERR_INVALID, "'qwen3_next'; this model's type is 'qwen3'");
     refused(other, file, PM_ERR_INVALID, "another 'qwen3_next' checkpoint");
     refused(wide, file, PM_ERR_INVALID, "KV type f16; this engine's is f32");
     refused(narrow, file, PM_ERR_LIMIT, "30 tokens, more than the context of 10");
     refused(own, folder, PM_ERR_IO, "not a regular file");
     refused(own, "/nowhere/session", PM_ERR_IO, "cannot be opened");
-    saved.data[8] = 2;
-    write_file(saved.data, saved.len);
-    refused(own, file, PM_ERR_UNSUPPORTED, "version 2; this build reads version 1");
     saved.data[8] = 1;
+    write_file(saved.data, saved.len);
+    refused(own, file, PM_ERR_UNSUPPORTED, "version 1; this build reads version 2");
+    saved.data[8] = 2;
     saved.data[0] ^= 1;
     write_file(saved.data, saved.len);
     refused(own, file, PM_ERR_FORMAT, "not a saved session");
     write_file("{\"model_type\":\"qwen3_next\"}", 27);
     refused(own, file, PM_ERR_FORMAT, "not a saved session");
     pm_buf_free(&saved);
-    pm_engine *all[] = {own, wide, narrow, other, stranger};
+    pm_engine *all[] = {own, wide, narrow, other, stranger, quick};
     for (size_t i = 0; i < PM_COUNT(all); i++)
         pm_engine_close(all[i]);
 }
@@ -270,7 +278,7 @@ static void test_damaged(void **state)
     make_saved(engine, 30, &saved);
     for (size_t n = 0; n < saved.len; n += n < 200 ? 1 : saved.len / 37) {
         write_file(saved.data, n);
-        refused(engine, file, PM_ERR_FORMAT, n < 16 ? "not a saved session" : n < 136 ? "ends" : "bytes long");
+        refused(engine, file, PM_ERR_FORMAT, n < 16 ? "not a saved session" : n < 140 ? "ends" : "bytes long");
     }
     assert_int_equal(pm_buf_add(&saved, "x", 1), PM_OK);
     write_file(saved.data, saved.len);
@@ -316,7 +324,7 @@ static void test_forged(void **state)
         for (int k = 0; k < 1 + i % 3; k++) {
             random = random * 6364136223846793005u + 1442695040888963407u;
             /* the numbers of the header, or anywhere in the note, the tokens and beyond */
-            size_t at = i % 4 ? 80 + (size_t)(random >> 40) % 14 * 4 : (size_t)(random >> 30) % (saved.len - 16);
+            size_t at = i % 4 ? 84 + (size_t)(random >> 40) % 14 * 4 : (size_t)(random >> 30) % (saved.len - 16);
             memcpy(data + at, &values[(random >> 20) % PM_COUNT(values)], i % 2 ? 4 : 8);
         }
         write_sealed(data, saved.len);

@@ -131,7 +131,7 @@ static const struct {
 
 static int check_affine(const pm_cpu *cpu, const pm_weight *w, pm_error *err)
 {
-    if (w->bits < 0 || w->bits > PM_MAX_BITS || !cpu->matrix->affine[w->bits].multiply)
+    if (w->bits < 0 || w->bits > PM_MAX_BITS || !cpu->matrix->quantised[cpu->precision].affine[w->bits].multiply)
         return pm_fail(err, PM_ERR_UNSUPPORTED, "affine weights of %d bits are not supported (2, 3, 4, 5, 6, 8 are)",
                        w->bits);
     if (w->group != 32 && w->group != 64 && w->group != 128)
@@ -233,7 +233,7 @@ static const pm_backend_ops cpu_ops = {
     .measure_peak = pm_cpu_measure_peak,
 };
 
-int pm_backend_cpu_new(pm_backend **out, int threads, pm_simd simd, pm_error *err)
+int pm_backend_cpu_new(pm_backend **out, int threads, pm_simd simd, pm_precision precision, pm_error *err)
 {
     if (simd == PM_SIMD_BEST)
         simd = simd_best();
@@ -247,6 +247,7 @@ int pm_backend_cpu_new(pm_backend **out, int threads, pm_simd simd, pm_error *er
         return pm_fail_memory(err);
     cpu->base.ops = &cpu_ops;
     cpu->simd = simd;
+    cpu->precision = precision;
     cpu->matrix = pm_matrix_kernels_for(simd);
     cpu->mixer = pm_mixer_kernels_for(simd);
     int status = pm_pool_new(&cpu->pool, threads ? threads : pm_pool_cores(), err);

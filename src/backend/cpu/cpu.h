@@ -40,7 +40,8 @@ typedef enum pm_scratch {
 typedef struct pm_cpu {
     pm_backend base;
     pm_pool *pool;
-    pm_simd simd;                           /* the level in force, never BEST */
+    pm_simd simd; /* the level in force, never BEST */
+    pm_precision precision;
     const struct pm_matrix_kernels *matrix; /* matrix.h */
     const struct pm_mixer_kernels *mixer;   /* mixer.h */
     uint64_t held;                          /* bytes of rows and states */
@@ -100,7 +101,7 @@ typedef struct pm_measure_kernels {
     uint64_t (*read)(const void *data, size_t bytes);
     uint64_t (*integers)(int rounds);
     uint64_t (*floats)(int rounds);
-    double integer_ops, float_ops; /* of a round: multiply-adds times two */
+    double integer_ops[2], float_ops; /* of a round: multiply-adds times two, the former by pm_precision */
 } pm_measure_kernels;
 
 #if defined(__x86_64__)

@@ -58,8 +58,9 @@ INLINE void planes4(const int16_t *from, int16_t *to)
     _mm256_storeu_si256((__m256i *)(to + 48), _mm256_unpackhi_epi64(high, high2));
 }
 
-/* One group in natural order. */
-INLINE void quantise_group(const float *x, int group, int16_t *q, float *scale, float *sum, int32_t *integers)
+/* One group in natural order; integers are at most `limit`. */
+INLINE void quantise_group(const float *x, int group, float limit, int16_t *q, float *scale, float *sum,
+                           int32_t *integers)
 {
     const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
     __m256i most = _mm256_setzero_si256(), total = most;
@@ -72,7 +73,7 @@ INLINE void quantise_group(const float *x, int group, int16_t *q, float *scale, 
         *integers = 0;
         return;
     }
-    __m256 inv = _mm256_set1_ps(PM_Q_MAX / pm_from_bits(largest));
+    __m256 inv = _mm256_set1_ps(limit / pm_from_bits(largest));
     for (int k = 0; k < group; k += 16) {
         __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + k), inv));
         __m256i b = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + k + 8), inv));
@@ -80,13 +81,15 @@ INLINE void quantise_group(const float *x, int group, int16_t *q, float *scale, 
         __m256i both = _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), _MM_SHUFFLE(3, 1, 2, 0));
         _mm256_storeu_si256((__m256i *)(q + k), both);
     }
-    *scale = pm_from_bits(largest) / PM_Q_MAX;
+    *scale = pm_from_bits(largest) / limit;
     *integers = _mm_cvtsi128_si32(fold(total, false));
     *sum = *scale * (float)*integers;
 }
 
-void pm_quantise_avx2(const float *x, int n, int group, pm_layout layout, const pm_quantised *to)
+void pm_quantise_avx2(const float *x, int n, int group, pm_layout layout, pm_precision precision,
+                      const pm_quantised *to)
 {
+    const float limit = pm_q_max(precision);
     int16_t *q = to->q;
     size_t g = 0;
     enum { STEP = PM_MAX_GROUP }; /* a whole number of groups and of blocks */
@@ -94,7 +97,7 @@ void pm_quantise_avx2(const float *x, int n, int group, pm_layout layout, const 
         int16_t natural[STEP] = {0}, *place = layout == PM_LAYOUT_NATURAL ? q + first : natural;
         int count = n - first < STEP ? n - first : STEP, k = 0;
         for (int i = 0; i < count; i += group, g++)
-            quantise_group(x + first + i, group, place + i, &to->scale[g], &to->sum[g], &to->total[g]);
+            quantise_group(x + first + i, group, limit, place + i, &to->scale[g], &to->sum[g], &to->total[g]);
         if (layout == PM_LAYOUT_PLANES2)
             for (; k + 32 <= count; k += 32)
                 planes2(natural + k, q + first + k);

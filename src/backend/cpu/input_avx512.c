@@ -48,12 +48,16 @@ static void to_planes(int8_t *bytes, int n, pm_layout layout)
     }
 }
 
-void pm_quantise_avx512(const float *x, int n, int group, pm_layout layout, const pm_quantised *to)
+void pm_quantise_avx512(const float *x, int n, int group, pm_layout layout, pm_precision precision,
+                        const pm_quantised *to)
 {
+    const float limit = pm_q_max(precision);
+    const bool two = precision == PM_PRECISION_EXACT; /* bytes an integer */
     const int padded = (int)pm_padded((size_t)n);
     int8_t *high = (int8_t *)to->q, *low = high + padded;
     memset(high + n, 0, (size_t)(padded - n));
-    memset(low + n, 0, (size_t)(padded - n));
+    if (two)
+        memset(low + n, 0, (size_t)(padded - n));
     const __m512i magnitude = _mm512_set1_epi32(0x7fffffff), half = _mm512_set1_epi32(128);
     for (int first = 0, g = 0; first < n; first += group, g++) {
         __m512i most = _mm512_setzero_si512(), total = most;
@@ -63,25 +67,28 @@ void pm_quantise_avx512(const float *x, int n, int group, pm_layout layout, cons
         bool finite = largest < 0x7f800000;
         if (!finite || largest < pm_bits(PM_Q_FLOOR)) {
             memset(high + first, 0, (size_t)group);
-            memset(low + first, 0, (size_t)group);
+            if (two)
+                memset(low + first, 0, (size_t)group);
             to->scale[g] = to->sum[g] = finite ? 0 : NAN;
             to->total[g] = 0;
             continue;
         }
-        __m512 inv = _mm512_set1_ps(PM_Q_MAX / pm_from_bits(largest));
+        __m512 inv = _mm512_set1_ps(limit / pm_from_bits(largest));
         for (int k = first; k < first + group; k += 16) {
             __m512i v = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + k), inv));
-            __m512i upper = _mm512_srai_epi32(_mm512_add_epi32(v, half), 8);
+            __m512i upper = two ? _mm512_srai_epi32(_mm512_add_epi32(v, half), 8) : v;
             _mm_storeu_si128((__m128i *)(high + k), _mm512_cvtepi32_epi8(upper));
-            _mm_storeu_si128((__m128i *)(low + k), _mm512_cvtepi32_epi8(v));
+            if (two)
+                _mm_storeu_si128((__m128i *)(low + k), _mm512_cvtepi32_epi8(v));
             total = _mm512_add_epi32(total, v);
         }
-        to->scale[g] = pm_from_bits(largest) / PM_Q_MAX;
+        to->scale[g] = pm_from_bits(largest) / limit;
         to->total[g] = _mm512_reduce_add_epi32(total);
         to->sum[g] = to->scale[g] * (float)to->total[g];
     }
     to_planes(high, padded, layout);
-    to_planes(low, padded, layout);
+    if (two)
+        to_planes(low, padded, layout);
 }
 
 #endif

@@ -35,7 +35,7 @@ static int64_t round_up(int64_t n, int64_t step)
 
 static int kind_of(const pm_cpu *cpu, const pm_weight *w)
 {
-    return pm_group_index(w->group) * PM_LAYOUTS + (int)pm_kernel_of(cpu->matrix, w)->layout;
+    return pm_group_index(w->group) * PM_LAYOUTS + (int)pm_kernel_of(cpu, w)->layout;
 }
 
 void pm_input_need(const pm_cpu *cpu, const pm_weight *w, unsigned *need)
@@ -74,7 +74,7 @@ static void prepare_rows(void *arg, int worker, int64_t first, int64_t last)
                     continue;
                 const pm_quantised to = pm_quantised_rows(&job->input->quantised[i * PM_LAYOUTS + layout], (size_t)row,
                                                           (size_t)in, (size_t)groups);
-                kernels->quantise(x, in, group, (pm_layout)layout, &to);
+                kernels->quantise(x, in, group, (pm_layout)layout, job->cpu->precision, &to);
             }
         }
     }
@@ -126,8 +126,7 @@ pm_columns pm_input_columns(const pm_cpu *cpu, const pm_input *input, const pm_w
 void pm_multiply(const pm_cpu *cpu, const pm_weight *w, int first, int last, const pm_columns *columns,
                  const pm_results *results)
 {
-    pm_multiply_fn *multiply =
-        pm_is_quantised(w) ? pm_kernel_of(cpu->matrix, w)->multiply : cpu->matrix->multiply[w->format];
+    pm_multiply_fn *multiply = pm_is_quantised(w) ? pm_kernel_of(cpu, w)->multiply : cpu->matrix->multiply[w->format];
     int step = columns->n == 1 ? last - first : ROW_BLOCK;
     for (int row = first; row < last; row += step)
         multiply(w, row, last - row < step ? last : row + step, columns, results);

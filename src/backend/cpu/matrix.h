@@ -1,10 +1,11 @@
 /* Matrix times rows: the kernels, and what linear.c, moe.c and logits share.
  *
  * The arithmetic of a quantised matrix (affine, MXFP4, NVFP4), which every level repeats bit for bit:
- *   - A group of x (as wide as the weight's group) becomes 16-bit integers q: with `largest` the largest |x|,
- *     inv = 32639 / largest, q = x * inv rounded to nearest even, scale = largest / 32639, so x = scale * q and a q is
- *     256 * high + low in two signed bytes. A group whose largest |x| is below 2^-96 becomes zeros with scale 0. A
- * group with a value that is not finite becomes zeros with scale NaN, and so NaN comes out.
+ *   - A group of x (as wide as the weight's group) becomes integers q of at most `most`: 32639 in the precision
+ * `exact`, so that a q is 256 * high + low in two signed bytes, 127 in `fast`, where it is one. With `largest` the
+ * largest |x|, inv = most / largest, q = x * inv rounded to nearest even, scale = largest / most, so x = scale * q. A
+ * group whose largest |x| is below 2^-96 becomes zeros with scale 0. A group with a value that is not finite becomes
+ * zeros with scale NaN, and so NaN comes out.
  *   - sum = scale * (float)(sum of q): the group sum of x as it was quantised, so that it has no order, and the error
  * of rounding x is multiplied by the weight and not by the part of it above the bias.
  *   - For the groups g of a row in ascending order, a = acc[g mod 4], isum = the exact int32 sum of weight integer
@@ -13,7 +14,7 @@
  *   - The integers of MXFP4 and NVFP4 are 2 e2m1: 0 1 2 3 4 6 8 12 or their negatives. The weight scale is 0.5 * e8m0,
  * or (e4m3 / 256) * (128 * global), both products rounded; there is no weight bias and the second fmaf is left out.
  *   - y = (acc[0] + acc[2]) + (acc[1] + acc[3]).
- * A float matrix: sums over k as cpu.h says. One of MXFP8 or FP8 is a float matrix of the weights
+ * A float matrix, in both precisions: sums over k as cpu.h says. One of MXFP8 or FP8 is a float matrix of the weights
  * (e4m3 / 256) * (256 * scale), both products rounded.
  * An e8m0 scale of 255 and the e4m3 codes 0x7f and 0xff are NaN, and so NaN comes out.
  * A residual is added, then a bias. A column's result never depends on the others.
@@ -25,8 +26,15 @@
 
 enum { PM_GROUPS = 4 /* widths of a weight group: 16, 32, 64, 128 */, PM_MAX_GROUP = 128, PM_MAX_BITS = 8 };
 
-#define PM_Q_MAX   32639.0f /* 127 * 256 + 127 */
+enum { PM_PRECISIONS = 2 };
+
 #define PM_Q_FLOOR 0x1p-96f /* below this a group of x counts as zero */
+
+/* The largest integer that x becomes. */
+static inline float pm_q_max(pm_precision precision)
+{
+    return precision == PM_PRECISION_FAST ? 127.0f : 32639.0f; /* 127 * 256 + 127 */
+}
 
 static inline int pm_group_index(int group)
 {
@@ -40,9 +48,9 @@ typedef enum pm_layout {
     PM_LAYOUT_NATURAL,
     PM_LAYOUT_PLANES2, /* 2 planes of 16 integers: element 2 j + i is at place j of plane i. AVX2, 8-bit weights */
     PM_LAYOUT_PLANES4, /* 4 of 16, likewise. AVX2, 4-bit weights */
-    PM_LAYOUT_BYTES2, /* the high bytes of a row, then its low bytes, both signed and in 2 planes of 64: AVX-512, 4 bits
-                       */
-    PM_LAYOUT_BYTES4, /* so, in 4 planes of 64: 2 bits */
+    PM_LAYOUT_BYTES2,  /* the high bytes of a row, then its low bytes, both signed and in 2 planes of 64: AVX-512, 4
+                          bits.  In the precision `fast` there is one byte, where the high one would be */
+    PM_LAYOUT_BYTES4,  /* so, in 4 planes of 64: 2 bits */
     PM_LAYOUT_BYTES16, /* so, in 2 planes that take 16 elements each in turn: other widths */
     PM_LAYOUTS
 } pm_layout;
@@ -57,7 +65,8 @@ static inline size_t pm_padded(size_t n)
 
 /* x, quantised for one width of group and in one layout. */
 typedef struct pm_quantised {
-    int16_t *q;         /* [rows, pm_padded(in)]; in layouts of bytes the padding of the last block is zero */
+    int16_t *q;         /* [rows, pm_padded(in)], whatever the precision; in layouts of bytes the padding of the last
+                           block is zero */
     float *scale, *sum; /* [rows, in / group] */
     int32_t *total;     /* [rows, in / group]: sum of the integers */
 } pm_quantised;
@@ -93,14 +102,19 @@ typedef struct pm_quantised_kernel {
     pm_layout layout;
 } pm_quantised_kernel;
 
-typedef struct pm_matrix_kernels {
-    pm_multiply_fn *multiply[PM_FORMATS]; /* float formats */
+typedef struct pm_quantised_kernels {
     pm_quantised_kernel affine[PM_MAX_BITS + 1];
     pm_quantised_kernel e2m1; /* MXFP4, NVFP4 */
+} pm_quantised_kernels;
+
+typedef struct pm_matrix_kernels {
+    pm_multiply_fn *multiply[PM_FORMATS]; /* float formats */
+    pm_quantised_kernels quantised[PM_PRECISIONS];
     /* y = (x * (1 / sqrt(mean(x^2) + eps))) * w; y may be x. */
     void (*rms_norm)(const float *x, const float *w, float eps, int n, float *y);
     /* One row of x, [n]. */
-    void (*quantise)(const float *x, int n, int group, pm_layout layout, const pm_quantised *to);
+    void (*quantise)(const float *x, int n, int group, pm_layout layout, pm_precision precision,
+                     const pm_quantised *to);
     /* y = silu(min(gate, limit)) * clamp(up, -limit, limit), NaN staying NaN; y may be gate. */
     void (*swiglu)(const float *gate, const float *up, float limit, int64_t n, float *y);
     /* As pm_dequantise. */
@@ -149,14 +163,16 @@ pm_multiply_fn pm_multiply_mxfp8_avx2, pm_multiply_fp8_avx2;
 pm_multiply_fn pm_multiply_2bit_avx2, pm_multiply_3bit_avx2, pm_multiply_5bit_avx2, pm_multiply_6bit_avx2,
     pm_multiply_e2m1_avx2;
 void pm_rms_norm_avx2(const float *x, const float *w, float eps, int n, float *y);
-void pm_quantise_avx2(const float *x, int n, int group, pm_layout layout, const pm_quantised *to);
+void pm_quantise_avx2(const float *x, int n, int group, pm_layout layout, pm_precision precision,
+                      const pm_quantised *to);
 void pm_swiglu_avx2(const float *gate, const float *up, float limit, int64_t n, float *y);
 void pm_dequantise_avx2(const pm_weight *w, int row, int first, int count, float *y);
 void pm_add_scaled_avx2(float *acc, const float *y, float factor, int64_t n);
 extern const pm_matrix_kernels pm_matrix_avx512;
 pm_multiply_fn pm_multiply_bf16_avx512, pm_multiply_f16_avx512, pm_multiply_f32_avx512, pm_multiply_mxfp8_avx512,
     pm_multiply_fp8_avx512;
-void pm_quantise_avx512(const float *x, int n, int group, pm_layout layout, const pm_quantised *to);
+void pm_quantise_avx512(const float *x, int n, int group, pm_layout layout, pm_precision precision,
+                        const pm_quantised *to);
 #endif
 /* The scalar kernels, for what has none of its own at some level. */
 pm_multiply_fn pm_multiply_quantised_scalar, pm_multiply_float_scalar;
@@ -168,8 +184,9 @@ static inline bool pm_is_quantised(const pm_weight *w)
 }
 
 /* Of a quantised format. */
-static inline const pm_quantised_kernel *pm_kernel_of(const pm_matrix_kernels *kernels, const pm_weight *w)
+static inline const pm_quantised_kernel *pm_kernel_of(const pm_cpu *cpu, const pm_weight *w)
 {
+    const pm_quantised_kernels *kernels = &cpu->matrix->quantised[cpu->precision];
     return w->format == PM_FORMAT_AFFINE ? &kernels->affine[w->bits] : &kernels->e2m1;
 }
 

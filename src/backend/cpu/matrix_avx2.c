@@ -399,19 +399,27 @@ void pm_add_scaled_avx2(float *acc, const float *y, float factor, int64_t n)
         acc[i] = fmaf(factor, y[i], acc[i]);
 }
 
+#define QUANTISED                                                                                                      \
+    {                                                                                                                  \
+        .affine = {[2] = {pm_multiply_2bit_avx2, PM_LAYOUT_NATURAL},                                                   \
+                   [3] = {pm_multiply_3bit_avx2, PM_LAYOUT_NATURAL},                                                   \
+                   [4] = {affine_4, PM_LAYOUT_PLANES4},                                                                \
+                   [5] = {pm_multiply_5bit_avx2, PM_LAYOUT_NATURAL},                                                   \
+                   [6] = {pm_multiply_6bit_avx2, PM_LAYOUT_NATURAL},                                                   \
+                   [8] = {affine_8, PM_LAYOUT_PLANES2}},                                                               \
+        .e2m1 = {                                                                                                      \
+            pm_multiply_e2m1_avx2,                                                                                     \
+            PM_LAYOUT_NATURAL                                                                                          \
+        }                                                                                                              \
+    }
+
 const pm_matrix_kernels pm_matrix_avx2 = {
     .multiply = {[PM_FORMAT_F32] = pm_multiply_f32_avx2,
                  [PM_FORMAT_F16] = pm_multiply_f16_avx2,
                  [PM_FORMAT_BF16] = pm_multiply_bf16_avx2,
                  [PM_FORMAT_MXFP8] = pm_multiply_mxfp8_avx2,
                  [PM_FORMAT_FP8] = pm_multiply_fp8_avx2},
-    .affine = {[2] = {pm_multiply_2bit_avx2, PM_LAYOUT_NATURAL},
-               [3] = {pm_multiply_3bit_avx2, PM_LAYOUT_NATURAL},
-               [4] = {affine_4, PM_LAYOUT_PLANES4},
-               [5] = {pm_multiply_5bit_avx2, PM_LAYOUT_NATURAL},
-               [6] = {pm_multiply_6bit_avx2, PM_LAYOUT_NATURAL},
-               [8] = {affine_8, PM_LAYOUT_PLANES2}},
-    .e2m1 = {pm_multiply_e2m1_avx2, PM_LAYOUT_NATURAL},
+    .quantised = {QUANTISED, QUANTISED},
     .rms_norm = pm_rms_norm_avx2,
     .quantise = pm_quantise_avx2,
     .swiglu = pm_swiglu_avx2,

@@ -2,8 +2,8 @@
  *
  * Weights become bytes in blocks of planes of 64 (pm_layout), such that a quarter of each plane holds the same 32
  * elements of a row (64 where there are 4 planes). A 16-bit integer of x is 256 * high + low, two signed bytes, so 64
- * products take two vpdpbusd, which adds exactly in 32 bits: 128 * 255 * 127 * 256 < 2^31. The integers of e2m1 have 12
- * added to be unsigned, and 12 times the sum of x is taken away.
+ * products take two passes of vpdpbusd, which adds exactly in 32 bits: 128 * 255 * 127 * 256 < 2^31; one of 8 bits
+ * takes one pass. The integers of e2m1 have 12 added to be unsigned, and 12 times the sum of x is taken away.
  *
  * One column: four stretches of rows are streamed side by side; the sums of four groups of each are reduced together
  * and added to a vector of all their running sums. More columns: the bytes of 16 rows are laid out with a row a lane,
@@ -208,9 +208,10 @@ INLINE __m512 load_weight_fours(const pm_weight *w, bool e2m1, size_t i, size_t 
 typedef struct shape {
     int bits, group;
     bool e2m1;
+    int passes;
 } shape;
 
-/* A row of x. */
+/* A row of x. With one pass `high` is all there is. */
 typedef struct column {
     const int8_t *high, *low;
     const float *scale, *sum;
@@ -271,6 +272,8 @@ INLINE __m512i dot(shape s, const uint8_t *w, int n, const __m512i high[4], cons
         weights[i] = unpack(s.bits, s.e2m1, w, n, i);
         sum = _mm512_dpbusd_epi32(sum, weights[i], high[i]);
     }
+    if (s.passes == 1)
+        return sum;
     sum = _mm512_slli_epi32(sum, 8);
 #pragma GCC unroll 4
     for (int i = 0; i < planes_of(s.bits); i++)
@@ -293,7 +296,8 @@ INLINE void dot_unit(shape s, const uint8_t *w, size_t stride, const int8_t *x_h
             continue;
         for (int plane = 0; plane < planes; plane++) {
             high[plane] = _mm512_loadu_si512(x_high + (i * planes + plane) * 64);
-            low[plane] = _mm512_loadu_si512(x_low + (i * planes + plane) * 64);
+            if (s.passes == 2)
+                low[plane] = _mm512_loadu_si512(x_low + (i * planes + plane) * 64);
         }
 #pragma GCC unroll 4
         for (size_t r = 0; r < STREAMS; r++)
@@ -520,8 +524,8 @@ typedef struct running {
     __m512 acc[4];
 } running;
 
-/* `groups` groups of a panel, from element k and group g of a row on, times n columns (a constant). */
-INLINE void add_panel(const panel *p, int planes, int group, bool e2m1, size_t groups, size_t k, size_t g,
+/* `groups` groups of a panel, from element k and group g of a row on, times n columns (a constant, as is passes). */
+INLINE void add_panel(const panel *p, int planes, int group, bool e2m1, int passes, size_t groups, size_t k, size_t g,
                       const column *columns, int n, running *out)
 {
     const size_t padded = (size_t)(columns[0].low - columns[0].high), part = (size_t)(group / planes);
@@ -535,20 +539,22 @@ INLINE void add_panel(const panel *p, int planes, int group, bool e2m1, size_t g
         const size_t first = k + j * (size_t)group, start = first / block * block;
         const size_t place = start + (first - start) / (size_t)planes;
         for (int c = 0; c < n; c++) {
-            upper[c] = _mm512_setzero_si512();
             lower[c] = e2m1 ? _mm512_set1_epi32(-E2M1_ZERO * columns[c].total[g + j]) : _mm512_setzero_si512();
+            upper[c] = passes == 1 ? lower[c] : _mm512_setzero_si512();
         }
         for (int plane = 0; plane < planes; plane++) {
             size_t at = place + (size_t)plane * 64, low = at + padded;
             for (const __m512i *end = w + part / 4; w < end; w++, at += 4, low += 4)
                 for (int c = 0; c < n; c++) {
                     upper[c] = _mm512_dpbusd_epi32(upper[c], *w, four(x[c] + at));
-                    lower[c] = _mm512_dpbusd_epi32(lower[c], *w, four(x[c] + low));
+                    if (passes == 2)
+                        lower[c] = _mm512_dpbusd_epi32(lower[c], *w, four(x[c] + low));
                 }
         }
         for (int c = 0; c < n; c++) {
             __m512 *acc = &out[c].acc[j % 4];
-            __m512 isum = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(upper[c], 8), lower[c]));
+            __m512i whole = passes == 1 ? upper[c] : _mm512_add_epi32(_mm512_slli_epi32(upper[c], 8), lower[c]);
+            __m512 isum = _mm512_cvtepi32_ps(whole);
             __m512 factor = _mm512_mul_ps(p->scale[j], _mm512_set1_ps(columns[c].scale[g + j]));
             __m512 sum = _mm512_fmadd_ps(isum, factor, *acc);
             *acc = e2m1 ? sum : _mm512_fmadd_ps(p->bias[j], _mm512_set1_ps(columns[c].sum[g + j]), sum);
@@ -560,37 +566,47 @@ typedef void add_panel_fn(const panel *p, int planes, int group, size_t groups, 
                           const column *columns, running *out);
 
 /* The commonest shapes have their loops unrolled. */
-#define ADD_PANEL(n)                                                                                                   \
-    NOINLINE void add_affine_##n(const panel *p, int planes, int group, size_t groups, size_t k, size_t g,             \
-                                 const column *columns, running *out)                                                  \
+#define ADD_PANEL(n, passes)                                                                                           \
+    NOINLINE void add_affine_##n##_##passes(const panel *p, int planes, int group, size_t groups, size_t k, size_t g,  \
+                                            const column *columns, running *out)                                       \
     {                                                                                                                  \
         if (planes == 2 && group == 64)                                                                                \
-            add_panel(p, 2, 64, false, groups, k, g, columns, n, out);                                                 \
+            add_panel(p, 2, 64, false, passes, groups, k, g, columns, n, out);                                         \
         else                                                                                                           \
-            add_panel(p, planes, group, false, groups, k, g, columns, n, out);                                         \
+            add_panel(p, planes, group, false, passes, groups, k, g, columns, n, out);                                 \
     }                                                                                                                  \
-    NOINLINE void add_e2m1_##n(const panel *p, int planes, int group, size_t groups, size_t k, size_t g,               \
-                               const column *columns, running *out)                                                    \
+    NOINLINE void add_e2m1_##n##_##passes(const panel *p, int planes, int group, size_t groups, size_t k, size_t g,    \
+                                          const column *columns, running *out)                                         \
     {                                                                                                                  \
         (void)planes;                                                                                                  \
         if (group == 32)                                                                                               \
-            add_panel(p, 2, 32, true, groups, k, g, columns, n, out);                                                  \
+            add_panel(p, 2, 32, true, passes, groups, k, g, columns, n, out);                                          \
         else                                                                                                           \
-            add_panel(p, 2, 16, true, groups, k, g, columns, n, out);                                                  \
+            add_panel(p, 2, 16, true, passes, groups, k, g, columns, n, out);                                          \
     }
+#define ADD_PANELS(n)                                                                                                  \
+    ADD_PANEL(n, 1)                                                                                                    \
+    ADD_PANEL(n, 2)
 
-ADD_PANEL(1)
-ADD_PANEL(2)
-ADD_PANEL(4)
-ADD_PANEL(8)
+ADD_PANELS(1)
+ADD_PANELS(2)
+ADD_PANELS(4)
+ADD_PANELS(8)
 
+#define TILE_OF(n)                                                                                                     \
+    {                                                                                                                  \
+        n,                                                                                                             \
+        {                                                                                                              \
+            {add_affine_##n##_1, add_e2m1_##n##_1},                                                                    \
+            {                                                                                                          \
+                add_affine_##n##_2, add_e2m1_##n##_2                                                                   \
+            }                                                                                                          \
+        }                                                                                                              \
+    }
 static const struct {
     int columns;
-    add_panel_fn *add[2]; /* [e2m1] */
-} tiles[] = {{8, {add_affine_8, add_e2m1_8}},
-             {4, {add_affine_4, add_e2m1_4}},
-             {2, {add_affine_2, add_e2m1_2}},
-             {1, {add_affine_1, add_e2m1_1}}};
+    add_panel_fn *add[2][2]; /* [passes - 1][e2m1] */
+} tiles[] = {TILE_OF(8), TILE_OF(4), TILE_OF(2), TILE_OF(1)};
 
 static void put_rows(const running *sums, int i, int row, int rows, const pm_results *results)
 {
@@ -602,9 +618,19 @@ static void put_rows(const running *sums, int i, int row, int rows, const pm_res
     _mm512_mask_storeu_ps(results->y + at, mask, y);
 }
 
+typedef void stream_fn(const pm_weight *w, int first, int last, const pm_columns *columns, int i,
+                       const pm_results *results);
+
+/* What multiplies matrices of a shape. */
+typedef struct functions {
+    stream_fn *stream;
+    fill_fn *fill;
+    int passes;
+} functions;
+
 /* `rows` (up to 16) rows times n (up to COLUMNS) columns from column `from` on. */
-NOINLINE void multiply_panels(const pm_weight *w, fill_fn *fill, int row, int rows, const pm_columns *columns, int from,
-                              int n, const pm_results *results)
+NOINLINE void multiply_panels(const functions *f, const pm_weight *w, int row, int rows, const pm_columns *columns,
+                              int from, int n, const pm_results *results)
 {
     panel p;
     running sums[COLUMNS];
@@ -616,12 +642,12 @@ NOINLINE void multiply_panels(const pm_weight *w, fill_fn *fill, int row, int ro
         x[c] = column_at(columns, from + c, in, groups);
     for (size_t k = 0; k < in; k += DEPTH) {
         size_t depth = in - k < DEPTH ? in - k : DEPTH;
-        fill(w, row, rows, (int)k, (int)depth, &p);
+        f->fill(w, row, rows, (int)k, (int)depth, &p);
         for (int c = 0, i = 0; c < n; c += tiles[i].columns) {
             while (tiles[i].columns > n - c)
                 i++;
-            tiles[i].add[e2m1](&p, planes_of(e2m1 ? 4 : w->bits), w->group, depth / group, k, k / group, x + c,
-                               sums + c);
+            tiles[i].add[f->passes - 1][e2m1](&p, planes_of(e2m1 ? 4 : w->bits), w->group, depth / group, k, k / group,
+                                              x + c, sums + c);
         }
     }
     for (int c = 0; c < n; c++)
@@ -630,44 +656,56 @@ NOINLINE void multiply_panels(const pm_weight *w, fill_fn *fill, int row, int ro
 
 /* ---- all rows and columns ---- */
 
-typedef void stream_fn(const pm_weight *w, int first, int last, const pm_columns *columns, int i,
-                       const pm_results *results);
-
-static void multiply(const pm_weight *w, stream_fn *one, fill_fn *fill, int first, int last, const pm_columns *columns,
+static void multiply(const functions *f, const pm_weight *w, int first, int last, const pm_columns *columns,
                      const pm_results *results)
 {
     if (columns->n == 1) {
-        one(w, first, last, columns, 0, results);
+        f->stream(w, first, last, columns, 0, results);
         return;
     }
     for (int from = 0; from < columns->n; from += COLUMNS)
         for (int row = first; row < last; row += ROWS)
-            multiply_panels(w, fill, row, last - row < ROWS ? last - row : ROWS, columns, from,
+            multiply_panels(f, w, row, last - row < ROWS ? last - row : ROWS, columns, from,
                             columns->n - from < COLUMNS ? columns->n - from : COLUMNS, results);
 }
 
-#define STREAM(name, bits, group, e2m1)                                                                                \
-    NOINLINE void stream_##name##_##group(const pm_weight *w, int first, int last, const pm_columns *columns, int i,   \
-                                          const pm_results *results)                                                   \
-    {                                                                                                                  \
-        stream(w, (shape){bits, group, e2m1}, first, last, columns, i, results);                                       \
-    }
 #define FILL(name, bits, e2m1)                                                                                         \
     NOINLINE void fill_##name(const pm_weight *w, int row, int rows, int k, int n, panel *out)                         \
     {                                                                                                                  \
         fill_weights(w, bits, e2m1, row, rows, k, n, out);                                                             \
         fill_scales(w, e2m1, row, rows, (size_t)(k / w->group), (size_t)(n / w->group), out);                          \
     }
+#define STREAM(name, bits, group, e2m1, passes)                                                                        \
+    NOINLINE void stream_##name##_##group##_##passes(const pm_weight *w, int first, int last,                          \
+                                                     const pm_columns *columns, int i, const pm_results *results)      \
+    {                                                                                                                  \
+        stream(w, (shape){bits, group, e2m1, passes}, first, last, columns, i, results);                               \
+    }
+#define AFFINE_PASSES(bits, passes)                                                                                    \
+    STREAM(bits, bits, 32, false, passes)                                                                              \
+    STREAM(bits, bits, 64, false, passes)                                                                              \
+    STREAM(bits, bits, 128, false, passes)                                                                             \
+    static void affine_##bits##_##passes(const pm_weight *w, int first, int last, const pm_columns *columns,           \
+                                         const pm_results *results)                                                    \
+    {                                                                                                                  \
+        static const functions of[] = {{stream_##bits##_32_##passes, fill_##bits, passes},                             \
+                                       {stream_##bits##_64_##passes, fill_##bits, passes},                             \
+                                       {stream_##bits##_128_##passes, fill_##bits, passes}};                           \
+        multiply(&of[w->group / 64], w, first, last, columns, results);                                                \
+    }
 #define AFFINE(bits)                                                                                                   \
-    STREAM(bits, bits, 32, false)                                                                                      \
-    STREAM(bits, bits, 64, false)                                                                                      \
-    STREAM(bits, bits, 128, false)                                                                                     \
     FILL(bits, bits, false)                                                                                            \
-    static void affine_##bits(const pm_weight *w, int first, int last, const pm_columns *columns,                      \
+    AFFINE_PASSES(bits, 1)                                                                                             \
+    AFFINE_PASSES(bits, 2)
+#define E2M1(passes)                                                                                                   \
+    STREAM(e2m1, 4, 16, true, passes)                                                                                  \
+    STREAM(e2m1, 4, 32, true, passes)                                                                                  \
+    static void e2m1_##passes(const pm_weight *w, int first, int last, const pm_columns *columns,                      \
                               const pm_results *results)                                                               \
     {                                                                                                                  \
-        static stream_fn *const streams[] = {stream_##bits##_32, stream_##bits##_64, stream_##bits##_128};             \
-        multiply(w, streams[w->group / 64], fill_##bits, first, last, columns, results);                               \
+        static const functions of[] = {{stream_e2m1_16_##passes, fill_e2m1, passes},                                   \
+                                       {stream_e2m1_32_##passes, fill_e2m1, passes}};                                  \
+        multiply(&of[w->group / 32], w, first, last, columns, results);                                                \
     }
 
 AFFINE(2)
@@ -676,14 +714,20 @@ AFFINE(4)
 AFFINE(5)
 AFFINE(6)
 AFFINE(8)
-STREAM(e2m1, 4, 16, true)
-STREAM(e2m1, 4, 32, true)
 FILL(e2m1, 4, true)
+E2M1(1)
+E2M1(2)
 
-static void e2m1_matrix(const pm_weight *w, int first, int last, const pm_columns *columns, const pm_results *results)
-{
-    multiply(w, w->group == 16 ? stream_e2m1_16 : stream_e2m1_32, fill_e2m1, first, last, columns, results);
-}
+#define QUANTISED(passes)                                                                                              \
+    {                                                                                                                  \
+        .affine = {[2] = {affine_2_##passes, PM_LAYOUT_BYTES4},  [3] = {affine_3_##passes, PM_LAYOUT_BYTES16},         \
+                   [4] = {affine_4_##passes, PM_LAYOUT_BYTES2},  [5] = {affine_5_##passes, PM_LAYOUT_BYTES16},         \
+                   [6] = {affine_6_##passes, PM_LAYOUT_BYTES16}, [8] = {affine_8_##passes, PM_LAYOUT_BYTES16}},        \
+        .e2m1 = {                                                                                                      \
+            e2m1_##passes,                                                                                             \
+            PM_LAYOUT_BYTES2                                                                                           \
+        }                                                                                                              \
+    }
 
 const pm_matrix_kernels pm_matrix_avx512 = {
     .multiply = {[PM_FORMAT_F32] = pm_multiply_f32_avx512,
@@ -691,13 +735,7 @@ const pm_matrix_kernels pm_matrix_avx512 = {
                  [PM_FORMAT_BF16] = pm_multiply_bf16_avx512,
                  [PM_FORMAT_MXFP8] = pm_multiply_mxfp8_avx512,
                  [PM_FORMAT_FP8] = pm_multiply_fp8_avx512},
-    .affine = {[2] = {affine_2, PM_LAYOUT_BYTES4},
-               [3] = {affine_3, PM_LAYOUT_BYTES16},
-               [4] = {affine_4, PM_LAYOUT_BYTES2},
-               [5] = {affine_5, PM_LAYOUT_BYTES16},
-               [6] = {affine_6, PM_LAYOUT_BYTES16},
-               [8] = {affine_8, PM_LAYOUT_BYTES16}},
-    .e2m1 = {e2m1_matrix, PM_LAYOUT_BYTES2},
+    .quantised = {[PM_PRECISION_EXACT] = QUANTISED(2), [PM_PRECISION_FAST] = QUANTISED(1)},
     .rms_norm = pm_rms_norm_avx2,
     .quantise = pm_quantise_avx512,
     .swiglu = pm_swiglu_avx2,

@@ -204,8 +204,10 @@ static void rms_norm(const float *x, const float *w, float eps, int n, float *y)
         y[k] = x[k] * r * w[k];
 }
 
-static void quantise(const float *x, int n, int group, pm_layout layout, const pm_quantised *to)
+static void quantise(const float *x, int n, int group, pm_layout layout, pm_precision precision, const pm_quantised *to)
 {
+    const float most = pm_q_max(precision);
+    const bool two = precision == PM_PRECISION_EXACT; /* bytes an integer */
     int8_t *bytes = (int8_t *)to->q;
     memset(bytes, 0, pm_padded((size_t)n) * sizeof(*to->q));
     for (int first = 0, g = 0; first < n; first += group, g++) {
@@ -215,20 +217,21 @@ static void quantise(const float *x, int n, int group, pm_layout layout, const p
             largest = magnitude > largest ? magnitude : largest;
         }
         bool finite = largest < 0x7f800000, zero = largest < pm_bits(PM_Q_FLOOR);
-        float inv = finite && !zero ? PM_Q_MAX / pm_from_bits(largest) : 0;
+        float inv = finite && !zero ? most / pm_from_bits(largest) : 0;
         int32_t total = 0;
         for (int k = first; k < first + group; k++) {
             int32_t v = finite ? (int32_t)(x[k] * inv + PM_ROUND_F32 - PM_ROUND_F32) : 0;
             int place = pm_place(layout, k);
             if (layout >= PM_LAYOUT_BYTES2) {
-                bytes[place] = (int8_t)((v + 128) >> 8);
-                bytes[pm_padded((size_t)n) + (size_t)place] = (int8_t)(v - 256 * bytes[place]);
+                bytes[place] = (int8_t)(two ? (v + 128) >> 8 : v);
+                if (two)
+                    bytes[pm_padded((size_t)n) + (size_t)place] = (int8_t)(v - 256 * bytes[place]);
             } else {
                 to->q[place] = (int16_t)v;
             }
             total += v;
         }
-        to->scale[g] = !finite ? NAN : zero ? 0 : pm_from_bits(largest) / PM_Q_MAX;
+        to->scale[g] = !finite ? NAN : zero ? 0 : pm_from_bits(largest) / most;
         to->sum[g] = to->scale[g] * (float)total;
         to->total[g] = total;
     }
@@ -246,19 +249,22 @@ static void add_scaled(float *acc, const float *y, float factor, int64_t n)
         acc[i] = fmaf(factor, y[i], acc[i]);
 }
 
+#define SCALAR                                                                                                         \
+    {                                                                                                                  \
+        pm_multiply_quantised_scalar, PM_LAYOUT_NATURAL                                                                \
+    }
+#define QUANTISED                                                                                                      \
+    {                                                                                                                  \
+        .affine = {[2] = SCALAR, [3] = SCALAR, [4] = SCALAR, [5] = SCALAR, [6] = SCALAR, [8] = SCALAR}, .e2m1 = SCALAR \
+    }
+
 const pm_matrix_kernels pm_matrix_scalar = {
     .multiply = {[PM_FORMAT_F32] = pm_multiply_float_scalar,
                  [PM_FORMAT_F16] = pm_multiply_float_scalar,
                  [PM_FORMAT_BF16] = pm_multiply_float_scalar,
                  [PM_FORMAT_MXFP8] = pm_multiply_float_scalar,
                  [PM_FORMAT_FP8] = pm_multiply_float_scalar},
-    .affine = {[2] = {pm_multiply_quantised_scalar, PM_LAYOUT_NATURAL},
-               [3] = {pm_multiply_quantised_scalar, PM_LAYOUT_NATURAL},
-               [4] = {pm_multiply_quantised_scalar, PM_LAYOUT_NATURAL},
-               [5] = {pm_multiply_quantised_scalar, PM_LAYOUT_NATURAL},
-               [6] = {pm_multiply_quantised_scalar, PM_LAYOUT_NATURAL},
-               [8] = {pm_multiply_quantised_scalar, PM_LAYOUT_NATURAL}},
-    .e2m1 = {pm_multiply_quantised_scalar, PM_LAYOUT_NATURAL},
+    .quantised = {QUANTISED, QUANTISED},
     .rms_norm = rms_norm,
     .quantise = quantise,
     .swiglu = swiglu,

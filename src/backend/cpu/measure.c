@@ -48,7 +48,8 @@ static uint64_t floats_scalar(int rounds)
     return (uint64_t)sum;
 }
 
-static const pm_measure_kernels measure_scalar = {read_scalar, integers_scalar, floats_scalar, 2 * CHAINS, 2 * CHAINS};
+static const pm_measure_kernels measure_scalar = {
+    read_scalar, integers_scalar, floats_scalar, {2 * CHAINS, 2 * CHAINS}, 2 * CHAINS};
 
 static const pm_measure_kernels *kernels_for(pm_simd simd)
 {
@@ -131,6 +132,6 @@ void pm_cpu_measure_peak(pm_backend *backend, pm_peak *out)
     const pm_cpu *cpu = (const pm_cpu *)backend;
     const pm_measure_kernels *kernels = kernels_for(cpu->simd);
     *out = (pm_peak){.threads = pm_pool_threads(cpu->pool),
-                     .integer_ops = kernels->integer_ops * peak_rate(cpu, kernels->integers),
+                     .integer_ops = kernels->integer_ops[cpu->precision] * peak_rate(cpu, kernels->integers),
                      .float_ops = kernels->float_ops * peak_rate(cpu, kernels->floats)};
 }

@@ -1,4 +1,5 @@
-/* The loops of measure.c for AVX2: 256-bit loads, vpmaddwd (16-bit integers: one pass), vfmadd. */
+/* The loops of measure.c for AVX2: 256-bit loads, vpmaddwd (16-bit integers: one pass), vfmadd. vpmaddubsw, which
+ * multiplies bytes, does twice as many in the same time. */
 #if defined(__x86_64__)
 
 #include "backend/cpu/cpu.h"
@@ -61,6 +62,7 @@ static uint64_t floats_avx2(int rounds)
     return fold(_mm256_castps_si256(sum));
 }
 
-const pm_measure_kernels pm_measure_avx2 = {read_avx2, integers_avx2, floats_avx2, 2 * 16 * CHAINS, 2 * 8 * CHAINS};
+const pm_measure_kernels pm_measure_avx2 = {
+    read_avx2, integers_avx2, floats_avx2, {2 * 16 * CHAINS, 2 * 32 * CHAINS}, 2 * 8 * CHAINS};
 
 #endif

@@ -63,7 +63,7 @@ static uint64_t floats_avx512(int rounds)
     return digest(_mm512_castps_si512(sum));
 }
 
-const pm_measure_kernels pm_measure_avx512 = {read_avx512, integers_avx512, floats_avx512,
-                                              64 * CHAINS /* in two passes */, 2 * 16 * CHAINS};
+const pm_measure_kernels pm_measure_avx512 = {
+    read_avx512, integers_avx512, floats_avx512, {64 * CHAINS /* in two passes */, 2 * 64 * CHAINS}, 2 * 16 * CHAINS};
 
 #endif
