@@ -84,6 +84,16 @@ def test_kv_type_counts(polymath, bundled):
     assert line["bytes_per_token"] == pytest.approx(decode_bytes(bundled, 9, 4), rel=1e-8)
 
 
+def test_precision(polymath):
+    """The work is the same in both."""
+    exact, fast = (
+        json.loads(bench(polymath, "--json", "--repeat", 3, "--contexts", 0, "--precision", p)) for p in ("exact", "fast")
+    )
+    assert (exact["precision"], fast["precision"]) == ("exact", "fast")
+    assert exact["decode"][0]["ops_per_token"] == fast["decode"][0]["ops_per_token"]
+    assert bench(polymath, "--repeat", 1, "--contexts", 0, "--precision", "fast").split(":")[0].endswith(", fast")
+
+
 def test_operations_add_up(polymath):
     result = json.loads(bench(polymath, "--json", "--ops", "--repeat", 1, "--contexts", 0))
     for line in result["decode"] + result["prefill"]:

@@ -116,18 +116,20 @@ def test_what_was_loaded_is_not_computed_again(polymath, tmp_path):
 
 
 def test_failed_commands_keep_the_chat_alive(polymath, tmp_path):
-    damaged, foreign, text = tmp_path / "damaged", tmp_path / "foreign", tmp_path / "text"
+    damaged, foreign, coarse, text = (tmp_path / name for name in ("damaged", "foreign", "coarse", "text"))
     commands(polymath, "My name is Tina.", f"/save {damaged}")
     content = bytearray(damaged.read_bytes())
     content[-100] ^= 4
     damaged.write_bytes(content)
     commands(polymath, "My name is Tina.", f"/save {foreign}", args=["--kv-type", "f32"])
+    commands(polymath, "My name is Tina.", f"/save {coarse}", args=["--precision", "fast"])
     text.write_text("My name is Tina.")
     answers, said = commands(
         polymath,
         "My name is Victor.",
         f"/load {damaged}",
         f"/load {foreign}",
+        f"/load {coarse}",
         f"/load {text}",
         f"/load {tmp_path}/none",
         "/load",
@@ -141,7 +143,8 @@ def test_failed_commands_keep_the_chat_alive(polymath, tmp_path):
     )
     assert answers == ["I will remember that.", "Your name is Victor."]
     words = [
-        f"{damaged}: is damaged", f"{foreign}: was saved with the KV type f32", f"{text}: is not a saved session",
+        f"{damaged}: is damaged", f"{foreign}: was saved with the KV type f32",
+        f"{coarse}: was computed in the precision fast", f"{text}: is not a saved session",
         f"{tmp_path}/none: cannot be opened", "/load needs a FILE", f"{tmp_path}: exists and is not a regular file",
         f"{tmp_path}/none/chat: cannot be written", "/reset takes nothing", "there is no /bogus", "there is no /;",
     ]  # fmt: skip

@@ -44,6 +44,17 @@ def test_kv_type(polymath):
     assert answer(polymath, "--kv-type", "f32", "What is a dog?") == DOG
 
 
+def test_precision(polymath):
+    """Eight bits change the logits, and not what a trained model says."""
+    assert answer(polymath, "--precision", "fast", "What is a dog?") == DOG
+    logprobs = {}
+    for precision in "exact", "fast":
+        told = as_json(polymath, "--precision", precision, "--top-logprobs", 0, "What is a dog?")
+        logprobs[precision] = [token["logprob"] for token in told["logprobs"]]
+    assert logprobs["exact"] == [t["logprob"] for t in as_json(polymath, "--top-logprobs", 0, "What is a dog?")["logprobs"]]
+    assert logprobs["exact"] != logprobs["fast"] == pytest.approx(logprobs["exact"], abs=0.05)
+
+
 def test_same_text_with_and_without_json(polymath):
     result = as_json(polymath, "What is a dog?")
     assert result["text"] == DOG

@@ -68,6 +68,8 @@ def every_option(polymath):
         (["tokenize", "--ctx", "5", "x"], ["--ctx", "polymath tokenize"]),
         (["run", "--kv-type", "f64", "x"], ["f16|f32", "'f64'"]),
         (["run", "--kv-type", "f1", "x"], ["'f1'"]),
+        (["run", "--precision", "f32", "x"], ["exact|fast", "'f32'"]),
+        (["inspect", "--precision", "fast"], ["--precision", "polymath inspect"]),
     ],
 )
 def test_usage_errors(polymath, args, words):

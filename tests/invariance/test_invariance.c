@@ -142,6 +142,35 @@ static void test_pieces(void **state)
                        "pieces of", pieces[i]);
 }
 
+/* In the precision `fast` as well: instruction sets, threads and pieces. */
+static void test_fast(void **state)
+{
+    enum { N = 100 };
+    const pm_engine_options options[] = {
+        {.precision = PM_PRECISION_FAST, .threads = 1, .simd = PM_SIMD_SCALAR},
+        {.precision = PM_PRECISION_FAST, .threads = 3},
+        {.precision = PM_PRECISION_FAST, .step_tokens = 1},
+        {.precision = PM_PRECISION_FAST, .step_tokens = 7},
+    };
+    float *want = new_logits(N), *logits = new_logits(N);
+    size_t bytes = (size_t)N * (size_t)vocab * sizeof(float);
+    (void)state;
+    for (size_t i = 0; i < PM_COUNT(options); i++) {
+        pm_engine *engine = open_engine(&options[i]);
+        pm_session *session = new_session(engine);
+        step(engine, &(pm_work){session, prompt, N, i ? logits : want}, 1);
+        if (i && memcmp(want, logits, bytes) != 0)
+            fail_msg("in the precision fast, logits with options %zu differ from those of one scalar thread", i);
+        pm_session_free(session);
+        pm_engine_close(engine);
+    }
+    /* Weights that are integers tell the precisions apart, others do not. */
+    bool integers = !strstr(folder, "bf16");
+    assert_int_equal(memcmp(want, expected[PM_KV_F16], bytes) != 0, integers);
+    free(want);
+    free(logits);
+}
+
 /* Prompts shorter than any kernel, then one more token. */
 static void test_short_prompts(void **state)
 {
@@ -403,15 +432,11 @@ int main(int argc, char **argv)
     if (argc > 2)
         cmocka_set_test_filter(argv[2]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_instruction_sets),
-        cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_pieces),
-        cmocka_unit_test(test_short_prompts),
-        cmocka_unit_test(test_company),
-        cmocka_unit_test(test_rollback),
-        cmocka_unit_test(test_fork),
-        cmocka_unit_test(test_answers),
-        cmocka_unit_test(test_answers_in_company),
+        cmocka_unit_test(test_instruction_sets), cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_pieces),           cmocka_unit_test(test_fast),
+        cmocka_unit_test(test_short_prompts),    cmocka_unit_test(test_company),
+        cmocka_unit_test(test_rollback),         cmocka_unit_test(test_fork),
+        cmocka_unit_test(test_answers),          cmocka_unit_test(test_answers_in_company),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -347,9 +347,9 @@ static int integer_of(const pm_quantised *x, pm_layout layout, pm_precision prec
 {
     const int8_t *bytes = (const int8_t *)x->q;
     int place = pm_place(layout, k);
-    if (layout >= PM_LAYOUT_BYTES2 && precision == PM_PRECISION_FAST)
+    if (layout >= PM_LAYOUT_BYTES && precision == PM_PRECISION_FAST)
         return bytes[place];
-    return layout >= PM_LAYOUT_BYTES2 ? 256 * bytes[place] + bytes[(int)pm_padded((size_t)n) + place] : x->q[place];
+    return layout >= PM_LAYOUT_BYTES ? 256 * bytes[place] + bytes[(int)pm_padded((size_t)n) + place] : x->q[place];
 }
 
 /* Which layouts kernels ask for. */
@@ -681,10 +681,10 @@ static void scratch_is_kept(void **state)
  * of products and of rows as floats. */
 static void symmetric_integers(void **state)
 {
-    (void)state;
+    const pm_precision precision = precision_of(state);
     test_random r = {12};
     for (int level = 0; level < TEST_LEVELS; level++) {
-        pm_backend *backend = level_backend(1, level);
+        pm_backend *backend = level_backend(1, level, precision);
         for (size_t k = 0; backend && k < PM_COUNT(quantised_kinds); k++) {
             static const int ns[] = {1, 5, 16};
             const test_kind *kind = &quantised_kinds[k];
@@ -778,7 +778,7 @@ int main(void)
         cmocka_unit_test(embedding),          cmocka_unit_test(logits_of_chosen_rows),
         cmocka_unit_test(scratch_is_kept),    cmocka_unit_test(refusals),
         cmocka_unit_test(values_of_mlx),      cmocka_unit_test(fp8_partial_blocks),
-        cmocka_unit_test(nan_codes),          cmocka_unit_test(symmetric_integers),
+        cmocka_unit_test(nan_codes),          IN_BOTH_PRECISIONS(symmetric_integers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

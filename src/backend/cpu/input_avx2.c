@@ -58,6 +58,27 @@ INLINE void planes4(const int16_t *from, int16_t *to)
     _mm256_storeu_si256((__m256i *)(to + 48), _mm256_unpackhi_epi64(high, high2));
 }
 
+/* 128 integers of a byte each, in natural order, to bytes in natural order or in two planes of 64. */
+INLINE void to_bytes(const int16_t *from, bool planes, int8_t *to)
+{
+    __m256i part[4]; /* 32 bytes */
+    for (int i = 0; i < 4; i++) {
+        __m256i a = _mm256_loadu_si256((const __m256i *)(from + 32 * i));
+        __m256i b = _mm256_loadu_si256((const __m256i *)(from + 32 * i + 16));
+        part[i] = _mm256_permute4x64_epi64(_mm256_packs_epi16(a, b), _MM_SHUFFLE(3, 1, 2, 0));
+    }
+    for (int i = 0; planes && i < 4; i += 2) {
+        const __m256i low = _mm256_set1_epi16(0xff);
+        __m256i a = part[i], b = part[i + 1];
+        part[i] = _mm256_packus_epi16(_mm256_and_si256(a, low), _mm256_and_si256(b, low));
+        part[i + 1] = _mm256_packus_epi16(_mm256_srli_epi16(a, 8), _mm256_srli_epi16(b, 8));
+        part[i] = _mm256_permute4x64_epi64(part[i], _MM_SHUFFLE(3, 1, 2, 0));
+        part[i + 1] = _mm256_permute4x64_epi64(part[i + 1], _MM_SHUFFLE(3, 1, 2, 0));
+    }
+    for (int i = 0; i < 4; i++) /* parts 0 and 2 are the first plane */
+        _mm256_storeu_si256((__m256i *)(to + 32 * (planes ? i / 2 + i % 2 * 2 : i)), part[i]);
+}
+
 /* One group in natural order; integers are at most `limit`. */
 INLINE void quantise_group(const float *x, int group, float limit, int16_t *q, float *scale, float *sum,
                            int32_t *integers)
@@ -98,6 +119,10 @@ void pm_quantise_avx2(const float *x, int n, int group, pm_layout layout, pm_pre
         int count = n - first < STEP ? n - first : STEP, k = 0;
         for (int i = 0; i < count; i += group, g++)
             quantise_group(x + first + i, group, limit, place + i, &to->scale[g], &to->sum[g], &to->total[g]);
+        if (layout >= PM_LAYOUT_BYTES) {
+            to_bytes(natural, layout == PM_LAYOUT_BYTES2, (int8_t *)q + first);
+            continue;
+        }
         if (layout == PM_LAYOUT_PLANES2)
             for (; k + 32 <= count; k += 32)
                 planes2(natural + k, q + first + k);

@@ -48,8 +48,9 @@ typedef enum pm_layout {
     PM_LAYOUT_NATURAL,
     PM_LAYOUT_PLANES2, /* 2 planes of 16 integers: element 2 j + i is at place j of plane i. AVX2, 8-bit weights */
     PM_LAYOUT_PLANES4, /* 4 of 16, likewise. AVX2, 4-bit weights */
-    PM_LAYOUT_BYTES2,  /* the high bytes of a row, then its low bytes, both signed and in 2 planes of 64: AVX-512, 4
-                          bits.  In the precision `fast` there is one byte, where the high one would be */
+    PM_LAYOUT_BYTES,   /* in the precision `fast`: signed bytes, as they come. AVX2, 2, 3, 5 and 6 bits and e2m1 */
+    PM_LAYOUT_BYTES2,  /* the high bytes of a row, then its low bytes, both signed and in 2 planes of 64: 4 bits. In the
+                          precision `fast` there is one byte, where the high one would be */
     PM_LAYOUT_BYTES4,  /* so, in 4 planes of 64: 2 bits */
     PM_LAYOUT_BYTES16, /* so, in 2 planes that take 16 elements each in turn: other widths */
     PM_LAYOUTS
@@ -144,7 +145,7 @@ static inline int pm_place(pm_layout layout, int k)
 {
     static const struct {
         uint8_t planes, width, run;
-    } of[PM_LAYOUTS] = {{1, 16, 1}, {2, 16, 1}, {4, 16, 1}, {2, 64, 1}, {4, 64, 1}, {2, 64, 16}};
+    } of[PM_LAYOUTS] = {{1, 16, 1}, {2, 16, 1}, {4, 16, 1}, {1, 16, 1}, {2, 64, 1}, {4, 64, 1}, {2, 64, 16}};
     const int planes = of[layout].planes, width = of[layout].width, run = of[layout].run;
     int i = k % (planes * width), plane = i / run % planes;
     return k - i + plane * width + i / (run * planes) * run + i % run;
@@ -162,6 +163,8 @@ void pm_multiply_f32_avx2(const pm_weight *w, int first, int last, const pm_colu
 pm_multiply_fn pm_multiply_mxfp8_avx2, pm_multiply_fp8_avx2;
 pm_multiply_fn pm_multiply_2bit_avx2, pm_multiply_3bit_avx2, pm_multiply_5bit_avx2, pm_multiply_6bit_avx2,
     pm_multiply_e2m1_avx2;
+pm_multiply_fn pm_multiply_2bit_bytes_avx2, pm_multiply_3bit_bytes_avx2, pm_multiply_4bit_bytes_avx2,
+    pm_multiply_5bit_bytes_avx2, pm_multiply_6bit_bytes_avx2, pm_multiply_e2m1_bytes_avx2;
 void pm_rms_norm_avx2(const float *x, const float *w, float eps, int n, float *y);
 void pm_quantise_avx2(const float *x, int n, int group, pm_layout layout, pm_precision precision,
                       const pm_quantised *to);

@@ -1,4 +1,5 @@
-/* Affine matrices of 4 and 8 bits for AVX2, and the table of kernels of that level.
+/* Affine matrices of 4 and 8 bits for AVX2, and the table of kernels of that level. Those of 4 bits have kernels of
+ * their own in the precision `fast` (matrix_unpack_avx2.c).
  *
  * A 256-bit load of packed weights is 16 words of 4 or 2 fields; field i of every word meets plane i of x (pm_layout)
  * in one multiplication of 16-bit pairs, which cannot overflow: 2 * 255 * 32639 < 2^31, and neither can a group's sum.
@@ -399,27 +400,26 @@ void pm_add_scaled_avx2(float *acc, const float *y, float factor, int64_t n)
         acc[i] = fmaf(factor, y[i], acc[i]);
 }
 
-#define QUANTISED                                                                                                      \
-    {                                                                                                                  \
-        .affine = {[2] = {pm_multiply_2bit_avx2, PM_LAYOUT_NATURAL},                                                   \
-                   [3] = {pm_multiply_3bit_avx2, PM_LAYOUT_NATURAL},                                                   \
-                   [4] = {affine_4, PM_LAYOUT_PLANES4},                                                                \
-                   [5] = {pm_multiply_5bit_avx2, PM_LAYOUT_NATURAL},                                                   \
-                   [6] = {pm_multiply_6bit_avx2, PM_LAYOUT_NATURAL},                                                   \
-                   [8] = {affine_8, PM_LAYOUT_PLANES2}},                                                               \
-        .e2m1 = {                                                                                                      \
-            pm_multiply_e2m1_avx2,                                                                                     \
-            PM_LAYOUT_NATURAL                                                                                          \
-        }                                                                                                              \
-    }
-
 const pm_matrix_kernels pm_matrix_avx2 = {
     .multiply = {[PM_FORMAT_F32] = pm_multiply_f32_avx2,
                  [PM_FORMAT_F16] = pm_multiply_f16_avx2,
                  [PM_FORMAT_BF16] = pm_multiply_bf16_avx2,
                  [PM_FORMAT_MXFP8] = pm_multiply_mxfp8_avx2,
                  [PM_FORMAT_FP8] = pm_multiply_fp8_avx2},
-    .quantised = {QUANTISED, QUANTISED},
+    .quantised = {[PM_PRECISION_EXACT] = {.affine = {[2] = {pm_multiply_2bit_avx2, PM_LAYOUT_NATURAL},
+                                                     [3] = {pm_multiply_3bit_avx2, PM_LAYOUT_NATURAL},
+                                                     [4] = {affine_4, PM_LAYOUT_PLANES4},
+                                                     [5] = {pm_multiply_5bit_avx2, PM_LAYOUT_NATURAL},
+                                                     [6] = {pm_multiply_6bit_avx2, PM_LAYOUT_NATURAL},
+                                                     [8] = {affine_8, PM_LAYOUT_PLANES2}},
+                                          .e2m1 = {pm_multiply_e2m1_avx2, PM_LAYOUT_NATURAL}},
+                  [PM_PRECISION_FAST] = {.affine = {[2] = {pm_multiply_2bit_bytes_avx2, PM_LAYOUT_BYTES},
+                                                    [3] = {pm_multiply_3bit_bytes_avx2, PM_LAYOUT_BYTES},
+                                                    [4] = {pm_multiply_4bit_bytes_avx2, PM_LAYOUT_BYTES2},
+                                                    [5] = {pm_multiply_5bit_bytes_avx2, PM_LAYOUT_BYTES},
+                                                    [6] = {pm_multiply_6bit_bytes_avx2, PM_LAYOUT_BYTES},
+                                                    [8] = {affine_8, PM_LAYOUT_PLANES2}},
+                                         .e2m1 = {pm_multiply_e2m1_bytes_avx2, PM_LAYOUT_BYTES}}},
     .rms_norm = pm_rms_norm_avx2,
     .quantise = pm_quantise_avx2,
     .swiglu = pm_swiglu_avx2,

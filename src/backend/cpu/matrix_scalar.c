@@ -222,7 +222,7 @@ static void quantise(const float *x, int n, int group, pm_layout layout, pm_prec
         for (int k = first; k < first + group; k++) {
             int32_t v = finite ? (int32_t)(x[k] * inv + PM_ROUND_F32 - PM_ROUND_F32) : 0;
             int place = pm_place(layout, k);
-            if (layout >= PM_LAYOUT_BYTES2) {
+            if (layout >= PM_LAYOUT_BYTES) {
                 bytes[place] = (int8_t)(two ? (v + 128) >> 8 : v);
                 if (two)
                     bytes[pm_padded((size_t)n) + (size_t)place] = (int8_t)(v - 256 * bytes[place]);
