@@ -6,7 +6,6 @@ stay. test_precision_doc.py measures some of them again."""
 
 import json
 import os
-import re
 import struct
 import subprocess
 import sys
@@ -14,11 +13,14 @@ import tempfile
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[2]
-TABLE = re.compile(r"(?<=<!-- rounding -->\n).*?(?=<!-- end -->)", re.DOTALL)
-HEAD = """\
-| model | tokens | precision | perplexity, f32 | perplexity | change | KL, mean | KL, largest | same likeliest token |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- |
-"""
+sys.path.insert(0, str(TOP / "tools"))
+import sections  # noqa: E402
+
+PART = "rounding"  # of the document
+HEAD = [
+    "| model | tokens | precision | perplexity, f32 | perplexity | change | KL, mean | KL, largest | same likeliest token |",
+    "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+]
 TRAINED = sorted(path.name for path in (TOP / "tests/models").glob("*-4bit"))
 
 
@@ -63,7 +65,7 @@ def measure(build, name, model, text=None):
         change = float(perplexity) / float(f32) - 1
         rows[name, precision] = (
             f"| {name} | {tokens} | {precision} | {float(f32):.7g} | {float(perplexity):.7g} | {change:+.4%} | "
-            f"{float(mean):.1e} | {float(largest):.1e} | {float(same):.2%} |\n"
+            f"{float(mean):.1e} | {float(largest):.1e} | {float(same):.2%} |"
         )
     return rows
 
@@ -74,7 +76,7 @@ def cells(row):
 
 def rows(document):
     """{(model, precision): row} of the document's table."""
-    return {(cells(row)[0], cells(row)[2]): row for row in TABLE.search(document).group().splitlines(True)[2:]}
+    return {(cells(row)[0], cells(row)[2]): row for row in sections.section(document, PART).splitlines()[2:]}
 
 
 def checkpoints(models):
@@ -96,7 +98,7 @@ def main(build, *further):
     else:
         for name, model in checkpoints(os.environ.get("MODELS")):
             table |= measure(build, name, model)
-    path.write_text(TABLE.sub(lambda _: HEAD + "".join(table.values()), path.read_text()))
+    path.write_text(sections.replace(path.read_text(), PART, [*HEAD, *table.values()]))
 
 
 if __name__ == "__main__":
