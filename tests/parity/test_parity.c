@@ -35,7 +35,7 @@ static const subject subjects[] = {
     {TRAINED, "qwen3_moe-4bit", NULL, MLX, 0},
     {MODELS, "qwen3_moe-bf16", NULL, HF, 2e-3},
     {TRAINED, "lfm2-4bit", NULL, MLX, 0},
-    {TRAINED, "lfm2-bf16", NULL, HF, 2e-3},
+    {MODELS, "lfm2-bf16", NULL, HF, 2e-3},
     {TRAINED, "lfm2_moe-4bit", NULL, MLX, 0},
     {MODELS, "lfm2_moe-bf16", NULL, HF, 2e-3},
     {TRAINED, "nemotron_h-4bit", NULL, MLX, 0},

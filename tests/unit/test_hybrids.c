@@ -52,12 +52,6 @@ static void no_theta(edit *e)
     json_object_del(json_object_get(e->config, "rope_parameters"), "rope_theta");
 }
 
-static void no_rope_fields(edit *e)
-{
-    json_object_del(e->config, "rope_theta");
-    json_object_del(e->config, "rope_parameters");
-}
-
 /* The layers as a list in place of a pattern, and their number left out. */
 static void layers_as_list(edit *e)
 {
@@ -92,7 +86,6 @@ static const struct layout {
     void (*edit)(edit *e);
 } layouts[] = {
     {"PyTorch's convolutions", MODELS "lfm2-4bit", other_convolutions},
-    {"MLX's convolutions", MODELS "lfm2-bf16", other_convolutions},
     {"PyTorch's convolutions", MODELS "lfm2_moe-4bit", other_convolutions},
     {"PyTorch's convolutions", MODELS "nemotron_h-4bit", other_convolutions},
     {"MTP tensors", MODELS "nemotron_h-4bit", with_mtp},
@@ -101,7 +94,6 @@ static const struct layout {
     {"another time_step_min", MODELS "nemotron_h-4bit", time_step_min},
     {"time_step_limit left out", MODELS "nemotron_h-4bit", no_time_step_limit},
     {"rope_theta left out", MODELS "lfm2-4bit", no_theta},
-    {"no fields of rope", MODELS "lfm2-bf16", no_rope_fields},
     {"rope_theta left out", MODELS "lfm2_moe-4bit", no_theta},
 };
 
