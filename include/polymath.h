@@ -71,7 +71,9 @@ typedef int32_t pm_token;
 typedef struct pm_engine pm_engine;
 typedef struct pm_session pm_session;
 
-typedef enum pm_kv_type { PM_KV_F16, PM_KV_F32 } pm_kv_type;
+/* How keys, values and what else attention remembers is kept. q8: 8-bit integers, with one f32 scale for each 64
+ * neighbours of a vector (or fewer, at its end): the largest magnitude of them / 127. */
+typedef enum pm_kv_type { PM_KV_F16, PM_KV_F32, PM_KV_Q8 } pm_kv_type;
 /* How the activations that meet quantised weights (affine, mxfp4, nvfp4) are rounded: to 16 or to 8 bits, with a scale
  * for each group of the weights. Weights of other formats meet f32 activations in both. */
 typedef enum pm_precision { PM_PRECISION_EXACT, PM_PRECISION_FAST } pm_precision;

@@ -59,6 +59,12 @@ typedef struct pm_rows
 typedef struct pm_state
     pm_state; /* fixed-size f32 memory of a sequence in one layer: convolution tails, delta-rule matrices */
 
+/* Elements that share a scale in a vector of PM_KV_Q8, which is its scales (f32) and then its elements (int8). */
+enum { PM_KV_GROUP = 64 };
+
+/* Bytes of a vector of `width` elements of the cache's type. */
+size_t pm_kv_bytes(pm_kv_type type, int width);
+
 /* A row is `planes` vectors of `width` elements of the cache's type (attention: key heads, then value heads). */
 typedef struct pm_rows_spec {
     int ratio, planes, width;
@@ -401,7 +407,7 @@ typedef struct pm_backend_ops {
     /* Bytes of all rows and states that there are, what forks share counted once. */
     uint64_t (*held)(const pm_backend *backend);
 
-    /* Out of and into host memory, [n, planes, width] in the cache's type, bit for bit: export copies the n rows from
+    /* Out of and into host memory, [n, planes] vectors of the cache's type, bit for bit: export copies the n rows from
      * `first` on, import appends n rows. */
     int (*rows_export)(pm_backend *backend, const pm_rows *rows, int64_t first, int64_t n, void *out, pm_error *err);
     int (*rows_import)(pm_backend *backend, pm_rows *rows, int64_t n, const void *data, pm_error *err);

@@ -46,16 +46,11 @@ pm_cost pm_cost_linear(const pm_batch *batch, const pm_linear_args *args)
     return cost;
 }
 
-static uint64_t element_bytes(pm_kv_type type)
-{
-    return type == PM_KV_F16 ? 2 : 4;
-}
-
 /* A sequence's rows are read once for all its new tokens, and a row is a key and a value per key head. Each query head
  * meets the keys that it sees once for its score and the values once for the mixture. */
 pm_cost pm_cost_attention(const pm_batch *batch, const pm_attention_args *args, pm_kv_type type)
 {
-    uint64_t rows = 0, seen = 0, row = 2 * (uint64_t)args->kv_heads * (uint64_t)args->head_dim * element_bytes(type);
+    uint64_t rows = 0, seen = 0, row = 2 * (uint64_t)args->kv_heads * pm_kv_bytes(type, args->head_dim);
     for (int s = 0; s < batch->n_segments; s++) {
         int64_t pos = batch->segments[s].pos, n = batch->segments[s].n, window = args->window ? args->window : pos + n;
         rows += (uint64_t)((pos < window - 1 ? pos : window - 1) + n);
@@ -92,7 +87,7 @@ pm_cost pm_cost_sparse_index(const pm_batch *batch, const pm_sparse_index_args *
         for (int64_t end = pos + 1; end <= pos + n; end++)
             seen += (uint64_t)(end / ratio > args->top_k ? end / ratio : 0);
     }
-    return (pm_cost){.bytes = rows * dim * element_bytes(type) + (args->k ? 2 * floats(args->head_dim) : 0),
+    return (pm_cost){.bytes = rows * pm_kv_bytes(type, args->head_dim) + (args->k ? 2 * floats(args->head_dim) : 0),
                      .float_ops = 2 * seen * (uint64_t)args->heads * dim};
 }
 
@@ -121,7 +116,7 @@ pm_cost pm_cost_latent_attention(const pm_batch *batch, const pm_latent_attentio
         if (args->ratio)
             rows += rows_attended(segment, args->ratio, 0, top_k, &seen);
     }
-    return (pm_cost){.bytes = rows * (uint64_t)args->width * element_bytes(type) + floats(args->value_width) +
+    return (pm_cost){.bytes = rows * pm_kv_bytes(type, args->width) + floats(args->value_width) +
                               (args->sinks ? floats(args->heads) : 0),
                      .float_ops = 2 * seen * (uint64_t)args->heads * (uint64_t)(args->width + args->value_width)};
 }
@@ -173,7 +168,7 @@ pm_cost pm_cost_compress(const pm_batch *batch, const pm_compress_args *args, pm
         const pm_segment *segment = &batch->segments[s];
         rows += (segment->pos + segment->n) / args->ratio - segment->pos / args->ratio;
     }
-    uint64_t stored = (uint64_t)(rows * width) * (type == PM_KV_F16 ? 2 : 4);
+    uint64_t stored = (uint64_t)rows * pm_kv_bytes(type, args->width);
     return (pm_cost){
         .bytes = floats((n < args->ratio ? n : args->ratio) * folds * width + width) + stored +
                  2 * (uint64_t)batch->n_segments * floats(3 * folds * width),

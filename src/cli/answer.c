@@ -12,8 +12,8 @@ pm_engine_options pm_engine_flags(const pm_args *args)
     return (pm_engine_options){
         .threads = (int)args->value[PM_OPT_THREADS].integer,
         .ctx = (int)args->value[PM_OPT_CTX].integer,
+        .kv_type = (pm_kv_type)args->value[PM_OPT_KV_TYPE].integer,
         .precision = args->value[PM_OPT_PRECISION].integer == 1 ? PM_PRECISION_FAST : PM_PRECISION_EXACT,
-        .kv_type = args->value[PM_OPT_KV_TYPE].integer == 1 ? PM_KV_F32 : PM_KV_F16,
         .profile = args->command == PM_BENCH,
     };
 }

@@ -85,8 +85,8 @@ static const struct option {
                       "recognise no control tokens in TEXT and add none; with --decode: leave them out"},
     [PM_OPT_CTX] = {"--ctx", "N", INTEGER, ENGINE, 1, INT_MAX,
                     "most tokens of prompt and answer, or of a window (default: the model's limit)"},
-    [PM_OPT_KV_TYPE] = {"--kv-type", "f16|f32", CHOICE, ENGINE, 0, 0,
-                        "element type of the attention cache (default: f16)"},
+    [PM_OPT_KV_TYPE] = {"--kv-type", "f16|f32|q8", CHOICE, ENGINE, 0, 0, /* in the order of pm_kv_type */
+                        "element type of the attention cache; q8: 8 bits, a scale for each 64 (default: f16)"},
     [PM_OPT_PRECISION] = {"--precision", "exact|fast", CHOICE, RUN | CHAT | BENCH | PERPLEXITY, 0, 0,
                           "round activations to 16 or to 8 bits for quantised weights (default: exact)"},
     [PM_OPT_THREADS] = {"--threads", "N", INTEGER, RUN | CHAT | BENCH | PERPLEXITY, 1, 1024,

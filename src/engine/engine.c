@@ -165,7 +165,7 @@ static int check_options(const char *dir, const pm_engine_options *options, pm_e
                        PM_STEP_TOKENS_MAX);
     if (options->snapshot_stride < 0)
         return pm_fail(err, PM_ERR_INVALID, "snapshot_stride is %d, less than 0", options->snapshot_stride);
-    if (options->kv_type != PM_KV_F16 && options->kv_type != PM_KV_F32)
+    if ((unsigned)options->kv_type > PM_KV_Q8)
         return pm_fail(err, PM_ERR_INVALID, "kv_type is %d, not one of pm_kv_type", (int)options->kv_type);
     if (options->precision != PM_PRECISION_EXACT && options->precision != PM_PRECISION_FAST)
         return pm_fail(err, PM_ERR_INVALID, "precision is %d, not one of pm_precision", (int)options->precision);

@@ -5,7 +5,7 @@
  *     size u64, note u64, tokens u64     bytes of the file and of the note, length of the timeline
  *     has_logits u32, snapshots u32
  *     note, tokens i32 [tokens]
- *     rows      each [tokens / ratio, planes, width] of the KV type
+ *     rows      each [tokens / ratio, planes] vectors of the KV type
  *     states    each [count] f32
  *     logits    [vocab] f32, when has_logits
  *     snapshots each: position u64, states, logits
@@ -94,7 +94,7 @@ static int header_of(const pm_engine *engine, header *out, pm_error *err)
 static size_t row_bytes(const pm_engine *engine, int slot)
 {
     const pm_rows_spec *spec = &engine->cache->rows[slot];
-    return (size_t)spec->planes * (size_t)spec->width * (engine->kv_type == PM_KV_F16 ? 2 : 4);
+    return (size_t)spec->planes * pm_kv_bytes(engine->kv_type, spec->width);
 }
 
 static size_t state_bytes(const pm_engine *engine, int slot)
@@ -264,7 +264,7 @@ static int read_header(pm_reader *reader, header *h, pm_error *err)
 /* PM_OK when a session with this header is one of `engine`. */
 static int check_owner(const pm_engine *engine, const char *path, const header *h, pm_error *err)
 {
-    static const char *const kv_names[] = {[PM_KV_F16] = "f16", [PM_KV_F32] = "f32"};
+    static const char *const kv_names[] = {[PM_KV_F16] = "f16", [PM_KV_F32] = "f32", [PM_KV_Q8] = "q8"};
     static const char *const precision_names[] = {[PM_PRECISION_EXACT] = "exact", [PM_PRECISION_FAST] = "fast"};
     header own;
     int status = header_of(engine, &own, err);

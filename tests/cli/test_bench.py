@@ -78,10 +78,11 @@ def test_json(polymath, bundled):
     assert result["prefill"][0]["bytes_per_token"] < result["decode"][0]["bytes_per_token"] / 50
 
 
-def test_kv_type_counts(polymath, bundled):
-    text = bench(polymath, "--json", "--repeat", 1, "--contexts", 9, "--kv-type", "f32")
+@pytest.mark.parametrize("kind, element", [("f32", 4), ("q8", 1 + 4 / 64)])
+def test_kv_type_counts(polymath, bundled, kind, element):
+    text = bench(polymath, "--json", "--repeat", 1, "--contexts", 9, "--kv-type", kind)
     line = json.loads(text)["decode"][0]
-    assert line["bytes_per_token"] == pytest.approx(decode_bytes(bundled, 9, 4), rel=1e-8)
+    assert line["bytes_per_token"] == pytest.approx(decode_bytes(bundled, 9, element), rel=1e-8)
 
 
 def test_precision(polymath):

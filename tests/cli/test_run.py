@@ -41,7 +41,8 @@ def test_threads_and_simd_do_not_change_the_answer(polymath):
 
 
 def test_kv_type(polymath):
-    assert answer(polymath, "--kv-type", "f32", "What is a dog?") == DOG
+    for kind in "f32", "q8":
+        assert answer(polymath, "--kv-type", kind, "What is a dog?") == DOG
 
 
 def test_precision(polymath):

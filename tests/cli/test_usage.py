@@ -66,8 +66,9 @@ def every_option(polymath):
         (["perplexity", "--seed", "1", "x"], ["--seed", "polymath perplexity"]),
         (["tokenize", "a", "b", "c"], ["'c'", "quotes"]),
         (["tokenize", "--ctx", "5", "x"], ["--ctx", "polymath tokenize"]),
-        (["run", "--kv-type", "f64", "x"], ["f16|f32", "'f64'"]),
+        (["run", "--kv-type", "f64", "x"], ["f16|f32|q8", "'f64'"]),
         (["run", "--kv-type", "f1", "x"], ["'f1'"]),
+        (["run", "--kv-type", "q", "x"], ["'q'"]),
         (["run", "--precision", "f32", "x"], ["exact|fast", "'f32'"]),
         (["inspect", "--precision", "fast"], ["--precision", "polymath inspect"]),
     ],
@@ -140,7 +141,7 @@ def test_help_of_the_whole(polymath):
 
 def test_options_fit_their_command(polymath):
     inspect = options(call(polymath, "inspect", "--help").stdout.decode())
-    assert list(inspect) == ["--json", "--ctx N", "--kv-type f16|f32", "--version", "--help"]
+    assert list(inspect) == ["--json", "--ctx N", "--kv-type f16|f32|q8", "--version", "--help"]
     chat = options(call(polymath, "chat", "--help").stdout.decode())
     assert "--json" not in chat and "--system TEXT" in chat
 

@@ -12,8 +12,9 @@ enum { LONGEST = 408 };
 static char folder[4096];
 static pm_token *prompt;   /* the oracle's long prompt */
 static size_t length;      /* LONGEST tokens of it */
-static float *expected[2]; /* [length, vocab] by KV type: one thread, scalar, whole */
+static float *expected[3]; /* [length, vocab] by KV type: one thread, scalar, whole */
 static int vocab;
+static const char *const kv_names[] = {[PM_KV_F16] = "f16", [PM_KV_F32] = "f32", [PM_KV_Q8] = "q8"};
 
 static pm_engine *open_engine(const pm_engine_options *options)
 {
@@ -57,8 +58,7 @@ static void same(const float *logits, size_t first, size_t n, pm_kv_type kv, con
             if (memcmp(&want[k], &got[k], sizeof(float)) != 0 && !differ++)
                 at = k;
         fail_msg("%s %d (kv %s): logits after token %zu: %d of %d differ, the first at %d: %.9g, wanted %.9g", what,
-                 detail, kv == PM_KV_F32 ? "f32" : "f16", first + i, differ, vocab, at, (double)got[at],
-                 (double)want[at]);
+                 detail, kv_names[kv], first + i, differ, vocab, at, (double)got[at], (double)want[at]);
     }
 }
 
@@ -74,7 +74,7 @@ static int setup(void **state)
     pm_checkpoint_close(oracle);
     length = (size_t)shape[0];
     assert_int_equal(length, LONGEST);
-    for (int kv = 0; kv < 2; kv++) {
+    for (int kv = 0; kv <= PM_KV_Q8; kv++) {
         pm_engine *engine =
             open_engine(&(pm_engine_options){.threads = 1, .simd = PM_SIMD_SCALAR, .kv_type = (pm_kv_type)kv});
         pm_session *session = new_session(engine);
@@ -85,7 +85,8 @@ static int setup(void **state)
         pm_session_free(session);
         pm_engine_close(engine);
     }
-    assert_true(memcmp(expected[0], expected[1], length * (size_t)vocab * sizeof(float)) != 0);
+    for (int kv = 1; kv <= PM_KV_Q8; kv++) /* the types differ */
+        assert_true(memcmp(expected[0], expected[kv], length * (size_t)vocab * sizeof(float)) != 0);
     return 0;
 }
 
@@ -93,8 +94,8 @@ static int teardown(void **state)
 {
     (void)state;
     free(prompt);
-    free(expected[0]);
-    free(expected[1]);
+    for (int kv = 0; kv <= PM_KV_Q8; kv++)
+        free(expected[kv]);
     return 0;
 }
 
@@ -115,7 +116,7 @@ static void run_prompt(const pm_engine_options *options, size_t n, const char *w
 static void test_instruction_sets(void **state)
 {
     (void)state;
-    for (int kv = 0; kv < 2; kv++)
+    for (int kv = 0; kv <= PM_KV_Q8; kv++)
         run_prompt(&(pm_engine_options){.kv_type = (pm_kv_type)kv}, length, "best instruction set", PM_SIMD_BEST);
 }
 
@@ -137,9 +138,10 @@ static void test_pieces(void **state)
     const int pieces[] = {1, 3, 7, 64};
     (void)state;
     for (size_t i = 0; i < PM_COUNT(pieces); i++)
-        for (int kv = 0; kv < 2; kv++)
+        for (int kv = 0; kv < PM_KV_Q8; kv++)
             run_prompt(&(pm_engine_options){.step_tokens = pieces[i], .kv_type = (pm_kv_type)kv}, 70 * (i + 1),
                        "pieces of", pieces[i]);
+    run_prompt(&(pm_engine_options){.step_tokens = 5, .kv_type = PM_KV_Q8}, 200, "pieces of", 5);
 }
 
 /* In the precision `fast` as well: instruction sets, threads and pieces. */
@@ -261,7 +263,7 @@ static void test_rollback(void **state)
         other[i] = prompt[LONGEST - 1 - i];
     while (other[common] == prompt[common])
         common++;
-    for (int kv = 0; kv < 2; kv++) {
+    for (int kv = 0; kv <= PM_KV_Q8; kv++) {
         pm_engine *engine = open_engine(&(pm_engine_options){.kv_type = (pm_kv_type)kv});
         pm_session *session = new_session(engine);
         pm_sync_stats stats;
@@ -293,7 +295,7 @@ static void test_rollback(void **state)
 static void test_fork(void **state)
 {
     (void)state;
-    for (int kv = 0; kv < 2; kv++) {
+    for (int kv = 0; kv <= PM_KV_Q8; kv++) {
         pm_engine *engine = open_engine(&(pm_engine_options){.kv_type = (pm_kv_type)kv});
         pm_session *session = new_session(engine), *fork = NULL, *second = NULL;
         pm_token *changed = malloc(length * sizeof(*changed));

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "backend/backend.h"
+#include "backend/cpu/math.h"
 
 static inline uint32_t random_u32(uint64_t *state)
 {
@@ -99,6 +100,29 @@ static inline int count_settings(void)
     }
     backend->ops->free(backend);
     return ALL_SETTINGS;
+}
+
+/* A vector as a cache of the type keeps it. */
+static inline void as_stored(pm_kv_type type, double *x, int n)
+{
+    for (int i = 0; type == PM_KV_F16 && i < n; i++)
+        x[i] = (double)pm_from_f16(pm_to_f16((float)x[i]));
+    for (int at = 0; type == PM_KV_Q8 && at < n; at += PM_KV_GROUP) {
+        float most = 0;
+        int end = n - at < PM_KV_GROUP ? n : at + PM_KV_GROUP;
+        for (int i = at; i < end; i++)
+            most = fmaxf(most, fabsf((float)x[i]));
+        for (int i = at; i < end && most > 0; i++)
+            x[i] = (double)(most / 127 * rintf((float)x[i] * (127 / most)));
+    }
+}
+
+/* How near a mixture of rows comes to one of such vectors in double: an element at the border of two integers may fall
+ * on the other side. */
+static inline double stored_tolerance(pm_kv_type type)
+{
+    static const double tolerance[] = {[PM_KV_F16] = 2e-3, [PM_KV_F32] = 2e-5, [PM_KV_Q8] = 5e-3};
+    return tolerance[type];
 }
 
 static inline pm_tensor *new_tensor(pm_backend *backend, int64_t rows, int64_t cols, const float *init)

@@ -181,35 +181,35 @@ static void naive_head(const problem *p, const parameters *w, const float *x, co
     }
 }
 
-static double stored(const problem *p, double x)
-{
-    return p->type == PM_KV_F16 ? (double)pm_from_f16(pm_to_f16((float)x)) : x;
-}
-
 static void naive(const problem *p, const parameters *w, const sequence *seq, int position, int head, double *out)
 {
     size_t dim = (size_t)p->head_dim, kv_head = (size_t)(head / (p->heads / p->kv_heads));
     const float *q_row = seq->q + ((size_t)position * (size_t)p->heads + (size_t)head) * dim * (p->gated ? 2 : 1);
-    double *q = must_alloc(dim * sizeof *q), *k = must_alloc(dim * sizeof *k), *p_sum = must_alloc(sizeof *p_sum);
+    double *q = must_alloc(dim * sizeof *q), *k = must_alloc(dim * sizeof *k), *v = must_alloc(dim * sizeof *v);
+    double p_sum = 0;
     naive_head(p, w, q_row, w->q_norm, position, q);
     memset(out, 0, dim * sizeof *out);
     int first = p->window > 0 && position >= p->window ? position - p->window + 1 : 0;
     for (int j = first; j <= position; j++) {
         size_t at = ((size_t)j * (size_t)p->kv_heads + kv_head) * dim;
         naive_head(p, w, seq->k + at, w->k_norm, j, k);
+        for (size_t i = 0; i < dim; i++)
+            v[i] = (double)seq->v[at + i];
+        as_stored(p->type, k, p->head_dim);
+        as_stored(p->type, v, p->head_dim);
         double score = 0;
         for (size_t i = 0; i < dim; i++)
-            score += q[i] * stored(p, k[i]);
+            score += q[i] * k[i];
         double weight = exp(score / sqrt((double)dim)); /* scores are small here: no maximum is needed */
-        *p_sum += weight;
+        p_sum += weight;
         for (size_t i = 0; i < dim; i++)
-            out[i] += weight * stored(p, (double)seq->v[at + i]);
+            out[i] += weight * v[i];
     }
     for (size_t i = 0; i < dim; i++)
-        out[i] = out[i] / *p_sum * (p->gated ? 1 / (1 + exp(-(double)q_row[dim + i])) : 1);
+        out[i] = out[i] / p_sum * (p->gated ? 1 / (1 + exp(-(double)q_row[dim + i])) : 1);
     free(q);
     free(k);
-    free(p_sum);
+    free(v);
 }
 
 static const problem problems[] = {
@@ -221,6 +221,9 @@ static const problem problems[] = {
     {.heads = 4, .kv_heads = 2, .head_dim = 32, .pairs = 16, .window = 8, .type = PM_KV_F32},
     {.heads = 4, .kv_heads = 4, .head_dim = 24, .pairs = 4, .window = 65, .gated = true, .type = PM_KV_F16},
     {.heads = 33, .kv_heads = 1, .head_dim = 8, .pairs = 4, .type = PM_KV_F32},
+    {.heads = 4, .kv_heads = 2, .head_dim = 128, .pairs = 32, .norms = true, .type = PM_KV_Q8},
+    {.heads = 3, .kv_heads = 1, .head_dim = 77, .pairs = 8, .window = 9, .gated = true, .type = PM_KV_Q8},
+    {.heads = 2, .kv_heads = 2, .head_dim = 20, .pairs = 10, .interleaved = true, .type = PM_KV_Q8},
 };
 
 static void test_against_double(void **state)
@@ -239,7 +242,7 @@ static void test_against_double(void **state)
                 naive(p, &w, &seq, t, h, want);
                 const float *got = seq.out + ((size_t)t * (size_t)p->heads + (size_t)h) * (size_t)p->head_dim;
                 for (int d = 0; d < p->head_dim; d++)
-                    if (!(fabs((double)got[d] - want[d]) < (p->type == PM_KV_F16 ? 1e-3 : 2e-5)))
+                    if (!(fabs((double)got[d] - want[d]) < stored_tolerance(p->type)))
                         fail_msg("problem %zu, token %d, head %d, element %d: %g, expected %g", i, t, h, d,
                                  (double)got[d], want[d]);
             }
@@ -408,6 +411,11 @@ static void test_values_that_do_not_fit(void **state)
         {PM_KV_F16, INFINITY, PM_ERR_NUMERIC, "layer 7: a key or value (inf) is not finite"},
         {PM_KV_F32, -INFINITY, PM_ERR_NUMERIC, "layer 7: a key or value (inf) is not finite"},
         {PM_KV_F32, NAN, PM_ERR_NUMERIC, "layer 7: a key or value (nan) is not finite"},
+        {PM_KV_Q8, 1.7e38f, PM_OK, ""},
+        {PM_KV_Q8, -0x1p127f, PM_ERR_NUMERIC,
+         "layer 7: a key or value (1.7e+38) does not fit the q8 cache; use --kv-type f32"},
+        {PM_KV_Q8, -INFINITY, PM_ERR_NUMERIC, "layer 7: a key or value (inf) is not finite"},
+        {PM_KV_Q8, NAN, PM_ERR_NUMERIC, "layer 7: a key or value (nan) is not finite"},
     };
     uint64_t seed = 6;
     for (size_t i = 0; i < PM_COUNT(cases); i++) {

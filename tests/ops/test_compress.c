@@ -1,6 +1,6 @@
 /* The compressor against a plain computation in double, and the same bits however the work is cut. */
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/math.h"
+#include "backend/cpu/mixer.h"
 #include "ops.h"
 
 typedef struct problem {
@@ -115,17 +115,22 @@ static int step(pm_backend *backend, const problem *p, const parameters *w, cons
 static void read_rows(pm_backend *backend, const problem *p, const pm_rows *rows, sequence *seq)
 {
     int64_t n = seq->length / p->ratio;
-    size_t count = (size_t)n * (size_t)p->width;
     assert_int_equal(backend->ops->rows_length(rows), n);
     if (p->type == PM_KV_F32) {
         assert_int_equal(backend->ops->rows_export(backend, rows, 0, n, seq->out, NULL), PM_OK);
         return;
     }
-    uint16_t *half = must_alloc(count * sizeof *half);
-    assert_int_equal(backend->ops->rows_export(backend, rows, 0, n, half, NULL), PM_OK);
-    for (size_t i = 0; i < count; i++)
-        seq->out[i] = pm_from_f16(half[i]);
-    free(half);
+    size_t bytes = pm_kv_bytes(p->type, p->width);
+    char *data = must_alloc((size_t)n * bytes);
+    assert_int_equal(backend->ops->rows_export(backend, rows, 0, n, data, NULL), PM_OK);
+    for (int64_t i = 0; i < n; i++) {
+        float *to = seq->out + i * p->width;
+        if (p->type == PM_KV_F16)
+            pm_scalar_widen((const uint16_t *)(const void *)(data + (size_t)i * bytes), to, (size_t)p->width);
+        else
+            pm_scalar_unpack(data + (size_t)i * bytes, to, p->width);
+    }
+    free(data);
 }
 
 /* Runs whole sequences together, `chunk` tokens of each a step. */
@@ -189,6 +194,7 @@ static void naive(const problem *p, const parameters *par, const sequence *seq, 
 static const problem problems[] = {
     {4, 64, 16, true, PM_KV_F32},   {4, 70, 3, true, PM_KV_F16}, {128, 64, 16, false, PM_KV_F32},
     {5, 129, 64, false, PM_KV_F32}, {1, 8, 4, true, PM_KV_F32},  {1, 2, 1, false, PM_KV_F16},
+    {3, 70, 3, true, PM_KV_Q8},
 };
 
 static void test_against_double(void **state)
@@ -206,7 +212,8 @@ static void test_against_double(void **state)
             naive(p, &w, &seq, r, want);
             for (int c = 0; c < p->width; c++) {
                 double got = (double)seq.out[(size_t)r * (size_t)p->width + (size_t)c];
-                double near = p->type == PM_KV_F16 ? 1e-3 : 3e-6;
+                static const double nearness[] = {[PM_KV_F16] = 1e-3, [PM_KV_F32] = 3e-6, [PM_KV_Q8] = 2e-2};
+                double near = nearness[p->type];
                 if (!(fabs(got - want[c]) <= near * (1 + fabs(want[c]))))
                     fail_msg("problem %zu: row %d, element %d is %g, expected %g", i, r, c, got, want[c]);
             }

@@ -1,7 +1,7 @@
 /* Attention over a window and compressed rows, and the index over such rows (DeepSeek-V4), against a plain computation
  * in double, and the same bits however the work is cut. The compressed rows are random and imported. */
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/math.h"
+#include "backend/cpu/mixer.h"
 #include "ops.h"
 
 typedef struct problem {
@@ -29,12 +29,19 @@ static int blocks_of(const problem *p)
     return p->ratio ? p->length / p->ratio : 0;
 }
 
-/* Elements as an f16 cache keeps them. */
-static float *cached_array(const problem *p, uint64_t *seed, size_t n)
+/* Vectors as the cache keeps them. */
+static float *cached_array(const problem *p, uint64_t *seed, size_t n, int width)
 {
-    float *x = random_array(seed, n, 1);
-    for (size_t i = 0; p->type == PM_KV_F16 && i < n; i++)
-        x[i] = pm_from_f16(pm_to_f16(x[i]));
+    float *x = random_array(seed, n * (size_t)width, 1);
+    double *row = must_alloc((size_t)width * sizeof *row);
+    for (size_t at = 0; at < n * (size_t)width; at += (size_t)width) {
+        for (int i = 0; i < width; i++)
+            row[i] = (double)x[at + (size_t)i];
+        as_stored(p->type, row, width);
+        for (int i = 0; i < width; i++)
+            x[at + (size_t)i] = (float)row[i];
+    }
+    free(row);
     return x;
 }
 
@@ -44,10 +51,10 @@ static sequence new_sequence(const problem *p, uint64_t *seed)
     size_t index = (size_t)(p->index_heads * p->index_dim);
     return (sequence){random_array(seed, n * all, 2),
                       random_array(seed, n * (size_t)p->dim, 2),
-                      cached_array(p, seed, blocks * (size_t)p->dim),
+                      cached_array(p, seed, blocks, p->dim),
                       random_array(seed, n * index, 2),
                       random_array(seed, n * (size_t)p->index_heads, 2),
-                      cached_array(p, seed, blocks * (size_t)p->index_dim),
+                      cached_array(p, seed, blocks, p->index_dim),
                       must_alloc(n * all * sizeof(float)),
                       must_alloc(n * (size_t)(p->top_k + 1) * sizeof(int32_t)),
                       must_alloc(n * sizeof(int))};
@@ -82,13 +89,19 @@ enum { WINDOW, BLOCKS, INDEX, SLOTS };
 
 static void import(pm_backend *backend, const problem *p, pm_rows *rows, const float *from, int64_t n, int width)
 {
-    size_t count = (size_t)n * (size_t)width;
-    uint16_t *half = must_alloc(count * sizeof *half);
-    for (size_t i = 0; i < count; i++)
-        half[i] = pm_to_f16(from[i]);
-    assert_int_equal(
-        backend->ops->rows_import(backend, rows, n, p->type == PM_KV_F16 ? (const void *)half : from, NULL), PM_OK);
-    free(half);
+    size_t bytes = pm_kv_bytes(p->type, width);
+    char *data = must_alloc((size_t)n * bytes);
+    for (int64_t i = 0; i < n; i++, from += width) {
+        char *to = data + (size_t)i * bytes;
+        if (p->type == PM_KV_F16)
+            pm_scalar_narrow(from, (uint16_t *)(void *)to, (size_t)width);
+        else if (p->type == PM_KV_Q8)
+            pm_scalar_pack(from, to, width);
+        else
+            memcpy(to, from, bytes);
+    }
+    assert_int_equal(backend->ops->rows_import(backend, rows, n, data, NULL), PM_OK);
+    free(data);
 }
 
 static pm_rope rope_of(const problem *p, const parameters *w, int width)
@@ -219,8 +232,7 @@ static void key_of(const problem *p, const parameters *w, const sequence *s, int
     for (int i = 0; i < p->dim; i++)
         out[i] = (double)kv[i] * r * (double)w->norm[i];
     turn(p, w, position, p->dim, out, 1);
-    for (int i = 0; p->type == PM_KV_F16 && i < p->dim; i++)
-        out[i] = (double)pm_from_f16(pm_to_f16((float)out[i]));
+    as_stored(p->type, out, p->dim);
 }
 
 static double index_score(const problem *p, const parameters *w, const sequence *s, int t, int row)
@@ -289,6 +301,7 @@ static const problem problems[] = {
     {4, 24, 4, 9, 0, 50, 0, 1, 8, true, true, PM_KV_F16},     /* a window alone */
     {4, 24, 4, 0, 0, 70, 0, 1, 8, false, false, PM_KV_F32},
     {1, 8, 1, 3, 1, 140, 66, 2, 8, false, true, PM_KV_F32}, /* more chosen than a block holds */
+    {3, 80, 16, 7, 4, 60, 5, 2, 32, true, true, PM_KV_Q8},
 };
 
 static void test_against_double(void **state)
@@ -307,7 +320,7 @@ static void test_against_double(void **state)
                 naive(p, &w, &s, t, h, want);
                 for (int d = 0; d < p->dim; d++) {
                     double got = (double)s.out[(t * p->heads + h) * p->dim + d];
-                    if (!(fabs(got - want[d]) <= (p->type == PM_KV_F16 ? 2e-3 : 1e-5)))
+                    if (!(fabs(got - want[d]) <= stored_tolerance(p->type)))
                         fail_msg("problem %zu: token %d, head %d, element %d is %g, expected %g", i, t, h, d, got,
                                  want[d]);
                 }

@@ -244,11 +244,6 @@ static void turn(const problem *p, const parameters *w, int position, double *x)
     }
 }
 
-static double stored(const problem *p, double x)
-{
-    return p->type == PM_KV_F16 ? (double)pm_from_f16(pm_to_f16((float)x)) : x;
-}
-
 /* What the cache holds of a row. */
 static void naive_key(const problem *p, const parameters *w, const sequence *seq, int row, double *key)
 {
@@ -259,8 +254,7 @@ static void naive_key(const problem *p, const parameters *w, const sequence *seq
     for (int i = 0; i < width_of(p); i++)
         key[i] = kv[i] * (i < p->values ? w->kv_norm[i] / sqrt(sum / p->values + (double)eps) : 1);
     turn(p, w, row, key + p->values);
-    for (int i = 0; i < width_of(p); i++)
-        key[i] = stored(p, key[i]);
+    as_stored(p->type, key, width_of(p));
 }
 
 /* Output of a head of a token that attends to the given rows. */
@@ -306,6 +300,7 @@ static void naive_scores(const problem *p, const parameters *w, const sequence *
         for (int i = 0; i < dim; i++)
             key[i] = (k[i] - mean) / sqrt(square + (double)eps) * w->k_norm[i] + w->k_norm_bias[i];
         turn(p, w, row, key);
+        as_stored(p->type, key, dim);
         scores[row] = 0;
         for (int h = 0; h < p->index_heads; h++) {
             size_t at = (size_t)position * (size_t)p->index_heads + (size_t)h;
@@ -314,7 +309,7 @@ static void naive_scores(const problem *p, const parameters *w, const sequence *
                 q[i] = seq->index_q[at * (size_t)dim + (size_t)i];
             turn(p, w, position, q);
             for (int i = 0; i < dim; i++)
-                dot += q[i] * stored(p, key[i]);
+                dot += q[i] * key[i];
             scores[row] += seq->weights[at] / sqrt((double)p->index_heads) * fmax(dot / sqrt((double)dim), 0);
         }
     }
@@ -346,6 +341,8 @@ static const problem problems[] = {
      .index_dim = 80,
      .top_k = 70,
      .type = PM_KV_F32},
+    {.heads = 3, .values = 96, .pairs = 5, .nope = 7, .type = PM_KV_Q8},
+    {.heads = 5, .values = 48, .pairs = 9, .nope = 1, .index_heads = 3, .index_dim = 81, .top_k = 9, .type = PM_KV_Q8},
 };
 
 static void check_choice(const problem *p, const parameters *w, const sequence *seq, int t, size_t i)
@@ -392,7 +389,7 @@ static void test_against_double(void **state)
                 naive(p, &w, &seq, t, h, rows, p->top_k ? seq.count[t] : t + 1, want);
                 const float *got = seq.out + ((size_t)t * (size_t)p->heads + (size_t)h) * (size_t)p->values;
                 for (int d = 0; d < p->values; d++)
-                    if (!(fabs((double)got[d] - want[d]) < (p->type == PM_KV_F16 ? 2e-3 : 2e-5)))
+                    if (!(fabs((double)got[d] - want[d]) < stored_tolerance(p->type)))
                         fail_msg("problem %zu, token %d, head %d, element %d: %g, expected %g", i, t, h, d,
                                  (double)got[d], want[d]);
             }

@@ -63,8 +63,9 @@ def test_bash_offers_commands_and_their_options(source, polymath, folder, comman
 
 
 def test_bash_offers_values_and_files(source, polymath, folder):
-    for words in (["--kv-type", ""], ["--kv-type", "="], ["--kv-type", "=", "f"]):
-        assert bash(source, polymath, folder, "run", *words) == ["f16", "f32"]
+    for words in ["--kv-type", ""], ["--kv-type", "="]:
+        assert bash(source, polymath, folder, "run", *words) == ["f16", "f32", "q8"]
+    assert bash(source, polymath, folder, "run", "--kv-type", "=", "f") == ["f16", "f32"]
     assert bash(source, polymath, folder, "run", "--seed", "") == []
     assert bash(source, polymath, folder, "run", "o") == ["one model"]
     assert bash(source, polymath, folder, "inspect", "--kv-type", "f16", "") == ["one model"]
@@ -118,6 +119,6 @@ def test_zsh_offers_commands_and_their_options(source, polymath, folder, command
 
 def test_zsh_offers_values_and_files(source, polymath, folder):
     for line in "polymath run --kv-type ", "polymath run --raw --kv-type=":
-        assert zsh(source, polymath, folder, line) == ["f16", "f32"]
+        assert zsh(source, polymath, folder, line) == ["f16", "f32", "q8"]
     assert zsh(source, polymath, folder, "polymath inspect --kv-type f16 o") == ["one\\ model/"]
     assert zsh(source, polymath, folder, "polymath perplexity one") == ["one\\ model/", "one.txt"]

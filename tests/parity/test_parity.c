@@ -224,6 +224,9 @@ static void run_subject(const subject *s, pm_kv_type kv_type)
     pm_engine *engine;
     pm_error err = {0};
     measure m = {0};
+    static const char *const names[] = {[PM_KV_F16] = "f16", [PM_KV_F32] = "f32", [PM_KV_Q8] = "q8"};
+    static const double most_kl[] = {[PM_KV_F16] = 1e-4, [PM_KV_Q8] = 2e-3}; /* mean */
+    static const double clear[] = {[PM_KV_F16] = 0.1, [PM_KV_F32] = 1e-2, [PM_KV_Q8] = 2};
     bool f32 = kv_type == PM_KV_F32;
     snprintf(dir, sizeof(dir), "%s/%s", roots[s->place], s->dir);
     if (s->config)
@@ -233,7 +236,7 @@ static void run_subject(const subject *s, pm_kv_type kv_type)
     pm_info info;
     pm_engine_info(engine, &info);
     pm_checkpoint *oracle = oracle_open(dir, s->oracle);
-    compare_prompts(engine, oracle, f32 ? 1e-2 : 0.1, &m);
+    compare_prompts(engine, oracle, clear[kv_type], &m);
     pm_checkpoint_close(oracle);
     pm_engine_close(engine);
     if (s->config) {
@@ -243,14 +246,14 @@ static void run_subject(const subject *s, pm_kv_type kv_type)
     if (table)
         fprintf(table, "| %s | %s%s%s | %s | %s | %d | %.1e | %.1e | %.1e |\n", info.family,
                 s->place == BUNDLED ? "bundled model" : s->dir, s->config ? ", old config" : "", places[s->place],
-                strcmp(s->oracle, HF) == 0 ? "transformers" : "mlx-lm", f32 ? "f32" : "f16", m.rows, m.max_diff,
+                strcmp(s->oracle, HF) == 0 ? "transformers" : "mlx-lm", names[kv_type], m.rows, m.max_diff,
                 m.sum_kl / m.rows, m.max_kl);
     if (f32 && s->largest > 0 && !(m.max_diff <= s->largest))
         fail_msg("logits differ by %g, more than %g", m.max_diff, s->largest);
     if (f32 && s->largest == 0 && !(m.max_kl <= 1e-5))
         fail_msg("KL %g, more than 1e-5", m.max_kl);
-    if (!f32 && !(m.sum_kl / m.rows <= 1e-4))
-        fail_msg("mean KL %g, more than 1e-4", m.sum_kl / m.rows);
+    if (!f32 && !(m.sum_kl / m.rows <= most_kl[kv_type]))
+        fail_msg("mean KL %g, more than %g", m.sum_kl / m.rows, most_kl[kv_type]);
 }
 
 static void test_f32_cache(void **state)
@@ -263,20 +266,29 @@ static void test_default_cache(void **state)
     run_subject(*state, PM_KV_F16);
 }
 
+static void test_q8_cache(void **state)
+{
+    run_subject(*state, PM_KV_Q8);
+}
+
 int main(int argc, char **argv)
 {
-    struct CMUnitTest tests[2 * PM_COUNT(subjects)];
-    static char names[2 * PM_COUNT(subjects)][96];
+    static const struct {
+        const char *name;
+        CMUnitTestFunction run;
+    } caches[] = {{"f32", test_f32_cache}, {"f16", test_default_cache}, {"q8", test_q8_cache}};
+    struct CMUnitTest tests[PM_COUNT(caches) * PM_COUNT(subjects)];
+    static char names[PM_COUNT(caches) * PM_COUNT(subjects)][96];
     size_t n = 0;
-    for (size_t i = 0; i < 2 * PM_COUNT(subjects); i++) {
-        const subject *s = &subjects[i / 2];
-        bool f32 = i % 2 == 0;
+    for (size_t i = 0; i < PM_COUNT(caches) * PM_COUNT(subjects); i++) {
+        const subject *s = &subjects[i / PM_COUNT(caches)];
+        size_t cache = i % PM_COUNT(caches);
         if (s->place == MODELS && !*MODELS_DIR)
             continue;
-        if (s->place == TINY && !f32)
-            continue; /* random routers have near ties, which keys rounded to f16 may turn */
-        snprintf(names[n], sizeof(names[n]), "%s %s %s cache", s->dir, s->config ? s->config : "", f32 ? "f32" : "f16");
-        tests[n] = (struct CMUnitTest){names[n], f32 ? test_f32_cache : test_default_cache, NULL, NULL, (void *)s};
+        if (s->place == TINY && cache > 0)
+            continue; /* random routers have near ties, which rounded keys may turn */
+        snprintf(names[n], sizeof(names[n]), "%s %s %s cache", s->dir, s->config ? s->config : "", caches[cache].name);
+        tests[n] = (struct CMUnitTest){names[n], caches[cache].run, NULL, NULL, (void *)s};
         n++;
     }
     if (argc > 1 && !(table = fopen(argv[1], "w"))) {

@@ -91,6 +91,7 @@ static void cached_rows(void **state)
     /* 3 rows and 11 rows of (key, value) x 2 heads x 8; 1 + 2 + 3 + 11 = 17 keys seen. */
     check(pm_cost_attention(&batch, &args, PM_KV_F16), 14 * 64, 0, 17 * 4 * 8 * 4);
     check(pm_cost_attention(&batch, &args, PM_KV_F32), 14 * 128, 0, 17 * 4 * 8 * 4);
+    check(pm_cost_attention(&batch, &args, PM_KV_Q8), 14 * 4 * (8 + 4), 0, 17 * 4 * 8 * 4);
     /* Of the second sequence only the 3 rows before its token and the new one; 1 + 2 + 3 + 4 keys seen. */
     args.window = 4;
     args.q_norm = args.k_norm = a_tensor();

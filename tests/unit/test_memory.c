@@ -194,6 +194,12 @@ static void test_bytes(void **state)
     assert_int_equal(pm_cpu_rows_bytes(&wide, PM_KV_F16, 1 << 20), (1 << 14) * f16);
     assert_in_range(f16, 4 * 128 * 64 * 2, 4 * 128 * 64 * 2 + 64); /* a header at most */
     assert_in_range(f32, 4 * 128 * 64 * 4, 4 * 128 * 64 * 4 + 64);
+    assert_in_range(pm_cpu_rows_bytes(&wide, PM_KV_Q8, 64), 4 * 64 * (128 + 2 * 4), 4 * 64 * (128 + 2 * 4) + 64);
+    assert_int_equal(pm_kv_bytes(PM_KV_Q8, 1), 5);
+    assert_int_equal(pm_kv_bytes(PM_KV_Q8, 64), 68);
+    assert_int_equal(pm_kv_bytes(PM_KV_Q8, 65), 73);
+    assert_int_equal(pm_kv_bytes(PM_KV_F16, 65), 130);
+    assert_int_equal(pm_kv_bytes(PM_KV_F32, 65), 260);
 }
 
 static void test_states(void **state)
@@ -223,10 +229,10 @@ static void test_export(void **state)
 {
     static const int pieces[] = {1, 63, 64, 7, 65};
     (void)state;
-    for (int type = 0; type < 2; type++) {
+    for (int type = 0; type <= PM_KV_Q8; type++) {
         pm_rows *rows = new_rows((pm_kv_type)type), *copy = new_rows((pm_kv_type)type), *fork;
         pm_error err = {0};
-        size_t row = (size_t)(spec.planes * spec.width) * (type == PM_KV_F16 ? 2 : 4);
+        size_t row = (size_t)spec.planes * pm_kv_bytes((pm_kv_type)type, spec.width);
         unsigned char data[200 * 4 * 6 * 4], again[sizeof(data)];
         for (size_t i = 0; i < sizeof(data); i++)
             data[i] = (unsigned char)(i * 31 + i / 251);

@@ -89,7 +89,7 @@ static void test_every_residue(void **state)
 {
     (void)state;
     for (size_t i = 0; i < PM_COUNT(folders); i++)
-        for (int kv = 0; kv < 2; kv++) {
+        for (int kv = 0; kv <= PM_KV_Q8; kv++) {
             char dir[4200];
             int64_t shape[2];
             pm_error err = {0};

@@ -140,7 +140,7 @@ static void test_round_trips(void **state)
                                          ORACLES "mistral", ORACLES "lfm2_moe",   ORACLES "nemotron_h"};
     (void)state;
     for (size_t i = 0; i < PM_COUNT(models); i++)
-        for (int kv = 0; kv < 2; kv++)
+        for (int kv = 0; kv <= PM_KV_Q8; kv++)
             check_round_trip(models[i], (pm_kv_type)kv);
 }
 
@@ -231,6 +231,7 @@ static void test_foreign(void **state)
 {
     pm_engine *own = open_engine(ORACLES "qwen3_next", PM_KV_F16, 0),
               *wide = open_engine(ORACLES "qwen3_next", PM_KV_F32, 0),
+              *eight = open_engine(ORACLES "qwen3_next", PM_KV_Q8, 0),
               *narrow = open_engine(ORACLES "qwen3_next", PM_KV_F16, 10),
               *other = open_engine(ORACLES "qwen3_next-sparse", PM_KV_F16, 0),
               *stranger = open_engine(ORACLES "qwen3", PM_KV_F16, 0);
@@ -248,6 +249,7 @@ static void test_foreign(void **state)
     refused(stranger, file, PM_ERR_INVALID, "'qwen3_next'; this model's type is 'qwen3'");
     refused(other, file, PM_ERR_INVALID, "another 'qwen3_next' checkpoint");
     refused(wide, file, PM_ERR_INVALID, "KV type f16; this engine's is f32");
+    refused(eight, file, PM_ERR_INVALID, "KV type f16; this engine's is q8");
     refused(narrow, file, PM_ERR_LIMIT, "30 tokens, more than the context of 10");
     refused(own, folder, PM_ERR_IO, "not a regular file");
     refused(own, "/nowhere/session", PM_ERR_IO, "cannot be opened");
@@ -261,7 +263,7 @@ static void test_foreign(void **state)
     write_file("{\"model_type\":\"qwen3_next\"}", 27);
     refused(own, file, PM_ERR_FORMAT, "not a saved session");
     pm_buf_free(&saved);
-    pm_engine *all[] = {own, wide, narrow, other, stranger, quick};
+    pm_engine *all[] = {own, wide, eight, narrow, other, stranger, quick};
     for (size_t i = 0; i < PM_COUNT(all); i++)
         pm_engine_close(all[i]);
 }

@@ -100,7 +100,7 @@ static void test_going_back(void **state)
         edit_open(&e, dir);
         json_object_set_new(e.config, "sliding_window", json_integer(WINDOW));
         edit_write(&e);
-        for (int kv = 0; kv < 2; kv++) {
+        for (int kv = 0; kv <= PM_KV_Q8; kv++) {
             subject s = {.name = models[i]};
             pm_info info;
             pm_error err = {0};

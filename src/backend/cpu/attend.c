@@ -58,31 +58,40 @@ int pm_append_reserve(const pm_batch *batch, int slot, int layer, pm_error *err)
 
 void pm_append_store(const pm_cpu *cpu, const pm_rows *rows, int64_t row, int plane, const float *x)
 {
-    size_t dim = (size_t)rows->spec.width, at = (size_t)(row % PM_BLOCK_ROWS) * dim;
-    void *to = pm_rows_plane(rows, row / PM_BLOCK_ROWS, plane);
-    if (rows->type == PM_KV_F16)
-        cpu->mixer->narrow(x, (uint16_t *)to + at, dim);
-    else
-        memcpy((float *)to + at, x, dim * sizeof *x);
+    size_t dim = (size_t)rows->spec.width;
+    void *to = pm_rows_vector(rows, row, plane);
+    switch (rows->type) {
+    case PM_KV_F16: cpu->mixer->narrow(x, to, dim); break;
+    case PM_KV_F32: memcpy(to, x, dim * sizeof *x); break;
+    case PM_KV_Q8: cpu->mixer->pack(x, to, rows->spec.width); break;
+    }
 }
 
-uint32_t pm_largest_bits(const float *x, int n, uint32_t most)
+void pm_vector_load(const pm_cpu *cpu, const pm_rows *rows, const void *from, float *x)
 {
-    for (int i = 0; i < n; i++) {
-        uint32_t u = pm_bits(x[i]) & 0x7fffffff;
-        most = u > most ? u : most;
+    size_t dim = (size_t)rows->spec.width;
+    switch (rows->type) {
+    case PM_KV_F16: cpu->mixer->widen(from, x, dim); break;
+    case PM_KV_F32: memcpy(x, from, dim * sizeof *x); break;
+    case PM_KV_Q8: cpu->mixer->unpack(from, x, rows->spec.width); break;
     }
-    return most;
 }
 
 int pm_check_stored(uint32_t largest, pm_kv_type type, int layer, pm_error *err)
 {
+    static const struct {
+        uint32_t end; /* bits of the first magnitude that does not fit */
+        const char *name;
+    } types[] = {[PM_KV_F16] = {0x477ff000 /* 65520 */, "f16"},
+                 [PM_KV_F32] = {0x7f800000, "f32"},
+                 [PM_KV_Q8] = {PM_Q8_BITS_END, "q8"}};
     double value = (double)pm_from_bits(largest);
     if (largest >= 0x7f800000)
         return pm_fail(err, PM_ERR_NUMERIC, "layer %d: a key or value (%.3g) is not finite", layer, value);
-    if (type == PM_KV_F16 && largest >= 0x477ff000) /* 65520 */
+    if (largest >= types[type].end)
         return pm_fail(err, PM_ERR_NUMERIC,
-                       "layer %d: a key or value (%.3g) does not fit the f16 cache; use --kv-type f32", layer, value);
+                       "layer %d: a key or value (%.3g) does not fit the %s cache; use --kv-type f32", layer, value,
+                       types[type].name);
     return PM_OK;
 }
 
@@ -140,18 +149,18 @@ size_t pm_block_bytes(int dim)
 const float *pm_block_rows(const pm_cpu *cpu, const pm_rows *rows, int64_t block, int plane, int n, float *room,
                            size_t *stride)
 {
-    const void *from = pm_rows_plane(rows, block, plane);
-    size_t dim = (size_t)rows->spec.width;
+    const char *from = pm_rows_plane(rows, block, plane);
+    size_t dim = (size_t)rows->spec.width, bytes = rows->plane_bytes / PM_BLOCK_ROWS;
     *stride = dim;
     if (rows->type == PM_KV_F32)
-        return from;
-    if (dim <= PM_NARROW) {
-        cpu->mixer->widen(from, room, (size_t)n * dim);
+        return (const float *)(const void *)from;
+    if (rows->type == PM_KV_F16 && dim <= PM_NARROW) {
+        cpu->mixer->widen((const void *)from, room, (size_t)n * dim);
         return room;
     }
-    *stride = dim + PM_ROW_PAD;
+    *stride = dim <= PM_NARROW ? dim : dim + PM_ROW_PAD;
     for (size_t i = 0; i < (size_t)n; i++)
-        cpu->mixer->widen((const uint16_t *)from + i * dim, room + i * *stride, dim);
+        pm_vector_load(cpu, rows, from + i * bytes, room + i * *stride);
     return room;
 }
 

@@ -32,15 +32,15 @@ int pm_append_reserve(const pm_batch *batch, int slot, int layer, pm_error *err)
 /* Writes one vector of the cache. */
 void pm_append_store(const pm_cpu *cpu, const pm_rows *rows, int64_t row, int plane, const float *x);
 
-/* Bits of the largest magnitude among x and `most`; for non-negative floats their order is that of their bits. */
-uint32_t pm_largest_bits(const float *x, int n, uint32_t most);
+/* Reads one: `from` is a pm_rows_vector. */
+void pm_vector_load(const pm_cpu *cpu, const pm_rows *rows, const void *from, float *x);
 
-/* Refuses such bits when the cache's type cannot hold them: in f16 what rounds to infinity, in both what is not finite.
- */
+/* Refuses bits of magnitudes when the cache's type cannot hold them: in f16 what rounds to infinity, in q8 from 2^127
+ * on, in all what is not finite. */
 int pm_check_stored(uint32_t largest, pm_kv_type type, int layer, pm_error *err);
 
-/* Refuses what the cache's type cannot hold: in f16 what rounds to infinity, in both what is not finite. `largest`:
- * [tokens] bits of the largest magnitude that each appended. Otherwise the rows count from now on. */
+/* Refuses what the cache's type cannot hold, as pm_check_stored. `largest`: [tokens] bits of the largest magnitude that
+ * each appended. Otherwise the rows count from now on. */
 int pm_append_finish(const pm_batch *batch, int slot, const uint32_t *largest, int layer, pm_error *err);
 
 /* ---- chosen rows ---- */

@@ -19,6 +19,30 @@ void pm_scalar_narrow(const float *from, uint16_t *to, size_t n)
         to[i] = pm_to_f16(from[i]);
 }
 
+void pm_scalar_pack(const float *from, void *to, int n)
+{
+    int groups = (n + PM_KV_GROUP - 1) / PM_KV_GROUP;
+    int8_t *q = (int8_t *)to + (size_t)groups * sizeof(float);
+    for (int g = 0; g < groups; g++, from += PM_KV_GROUP, q += PM_KV_GROUP, n -= PM_KV_GROUP) {
+        int count = n < PM_KV_GROUP ? n : PM_KV_GROUP;
+        float scale, factor;
+        bool fits = pm_q8_group(pm_largest_bits(from, count, 0), &scale, &factor);
+        memcpy((char *)to + (size_t)g * sizeof scale, &scale, sizeof scale);
+        for (int i = 0; i < count; i++)
+            q[i] = fits ? (int8_t)lrintf(from[i] * factor) : 0;
+    }
+}
+
+void pm_scalar_unpack(const void *from, float *to, int n)
+{
+    const int8_t *q = (const int8_t *)from + pm_kv_bytes(PM_KV_Q8, n) - (size_t)n;
+    for (int i = 0; i < n; i++) {
+        float scale;
+        memcpy(&scale, (const char *)from + (size_t)(i / PM_KV_GROUP) * sizeof scale, sizeof scale);
+        to[i] = scale * (float)q[i];
+    }
+}
+
 void pm_scalar_scores(const float *q, const float *k, size_t stride, int dim, int n, float scale, float *scores)
 {
     for (int j = 0; j < n; j++)

@@ -20,6 +20,68 @@ void pm_avx2_narrow(const float *from, uint16_t *to, size_t n)
         to[i] = pm_to_f16(from[i]);
 }
 
+/* Eight elements of a group, of which `mask` says which exist: x * factor as integers. */
+static inline __m256i pack8(const float *from, __m256i mask, __m256 factor)
+{
+    return _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_maskload_ps(from, mask), factor));
+}
+
+/* One group of n elements. */
+static inline void pack_group(const float *from, float *scale, int8_t *to, int n)
+{
+    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
+    __m256i most = _mm256_setzero_si256();
+    for (int i = 0; i < n; i += 8)
+        most = _mm256_max_epi32(
+            most, _mm256_and_si256(_mm256_castps_si256(_mm256_maskload_ps(from + i, pm_mask8(n - i))), magnitude));
+    __m128i m = _mm_max_epi32(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
+    m = _mm_max_epi32(m, _mm_unpackhi_epi64(m, m));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 1));
+    float factor;
+    if (!pm_q8_group((uint32_t)_mm_cvtsi128_si32(m), scale, &factor)) {
+        memset(to, 0, (size_t)n);
+        return;
+    }
+    __m256 f = _mm256_set1_ps(factor);
+    for (int i = 0; i < n; i += 8) {
+        __m256i q = pack8(from + i, pm_mask8(n - i), f);
+        __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(q), _mm256_extracti128_si256(q, 1));
+        int8_t bytes[16];
+        _mm_storeu_si128((__m128i *)bytes, _mm_packs_epi16(words, words));
+        memcpy(to + i, bytes, n - i < 8 ? (size_t)(n - i) : 8);
+    }
+}
+
+void pm_avx2_pack(const float *from, void *to, int n)
+{
+    int groups = (n + PM_KV_GROUP - 1) / PM_KV_GROUP;
+    int8_t *q = (int8_t *)to + (size_t)groups * sizeof(float);
+    for (int g = 0; g < groups; g++) {
+        int at = g * PM_KV_GROUP;
+        float scale;
+        pack_group(from + at, &scale, q + at, n - at < PM_KV_GROUP ? n - at : PM_KV_GROUP);
+        memcpy((char *)to + (size_t)g * sizeof scale, &scale, sizeof scale);
+    }
+}
+
+void pm_avx2_unpack(const void *from, float *to, int n)
+{
+    const char *scales = from;
+    const int8_t *q = (const int8_t *)from + pm_kv_bytes(PM_KV_Q8, n) - (size_t)n;
+    for (int at = 0; at < n; at += PM_KV_GROUP, scales += sizeof(float)) {
+        int end = n - at < PM_KV_GROUP ? n : at + PM_KV_GROUP, i = at;
+        float scale;
+        memcpy(&scale, scales, sizeof scale);
+        __m256 s = _mm256_set1_ps(scale);
+        for (; i + 8 <= end; i += 8) {
+            __m256i wide = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(q + i)));
+            _mm256_storeu_ps(to + i, _mm256_mul_ps(s, _mm256_cvtepi32_ps(wide)));
+        }
+        for (; i < end; i++)
+            to[i] = scale * (float)q[i];
+    }
+}
+
 /* Adds elements [k, k + 16) of the products of q with 4 rows; in the tail only the first `left` of them. */
 static inline void dot4_step(const float *q, const float *const row[4], int k, int left, __m256 low[4], __m256 high[4])
 {

@@ -33,6 +33,27 @@ static inline __m256 reduce8(const __m512 p[ROWS])
     return _mm512_castps512_ps256(_mm512_permutexvar_ps(order, one));
 }
 
+static void unpack_avx512(const void *from, float *to, int n)
+{
+    const char *scales = from;
+    const int8_t *q = (const int8_t *)from + pm_kv_bytes(PM_KV_Q8, n) - (size_t)n;
+    for (int at = 0; at < n; at += PM_KV_GROUP, scales += sizeof(float)) {
+        int end = n - at < PM_KV_GROUP ? n : at + PM_KV_GROUP, i = at;
+        float scale;
+        memcpy(&scale, scales, sizeof scale);
+        __m512 s = _mm512_set1_ps(scale);
+        for (; i + 16 <= end; i += 16) {
+            __m512i wide = _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(q + i)));
+            _mm512_storeu_ps(to + i, _mm512_mul_ps(s, _mm512_cvtepi32_ps(wide)));
+        }
+        if (i < end) {
+            __mmask16 left = first_lanes(end - i);
+            __m512i wide = _mm512_cvtepi8_epi32(_mm_maskz_loadu_epi8(left, q + i));
+            _mm512_mask_storeu_ps(to + i, left, _mm512_mul_ps(s, _mm512_cvtepi32_ps(wide)));
+        }
+    }
+}
+
 /* Products of q with `rows` rows, a constant. */
 static inline __attribute__((always_inline)) void dots(const float *q, const float *k, size_t stride, int dim,
                                                        const int rows, float scale, float *scores)
@@ -112,6 +133,8 @@ const pm_mixer_kernels pm_mixer_avx512 = {
     .dot = pm_dot_avx2,
     .widen = pm_avx2_widen,
     .narrow = pm_avx2_narrow,
+    .pack = pm_avx2_pack,
+    .unpack = unpack_avx512,
     .scores = scores_avx512,
     .softmax = pm_avx2_softmax,
     .mix = mix_avx512,

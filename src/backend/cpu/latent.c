@@ -151,14 +151,8 @@ static void fold_chosen(const latent_job *job, const bench *b, const pm_rows *ro
     for (int base = 0; base < n; base += PM_BLOCK_ROWS) {
         int filled = n - base < PM_BLOCK_ROWS ? n - base : PM_BLOCK_ROWS;
         for (int j = 0; j < filled; j++) {
-            int32_t row = list[base + j];
-            size_t at = (size_t)(row % PM_BLOCK_ROWS) * width;
-            const void *plane = pm_rows_plane(rows, row / PM_BLOCK_ROWS, 0);
-            float *to = b->k + (size_t)j * stride;
-            if (rows->type == PM_KV_F16)
-                job->cpu->mixer->widen((const uint16_t *)plane + at, to, width);
-            else
-                memcpy(to, (const float *)plane + at, width * sizeof *to);
+            const void *from = pm_rows_vector(rows, list[base + j], 0);
+            pm_vector_load(job->cpu, rows, from, b->k + (size_t)j * stride);
         }
         for (int r = 0; r < n_heads; r++) {
             fold.queries[r].from = 0;

@@ -7,8 +7,7 @@
 /* Bytes of a plane and of a whole block; false when they do not fit a size_t. */
 static bool block_bytes(const pm_rows_spec *spec, pm_kv_type type, size_t *plane, size_t *block)
 {
-    size_t element = type == PM_KV_F16 ? sizeof(uint16_t) : sizeof(float);
-    if (!pm_mul((size_t)spec->width, PM_BLOCK_ROWS * element, plane) || !pm_mul(*plane, (size_t)spec->planes, block) ||
+    if (!pm_mul(pm_kv_bytes(type, spec->width), PM_BLOCK_ROWS, plane) || !pm_mul(*plane, (size_t)spec->planes, block) ||
         !pm_add(*block, sizeof(pm_block) + 63, block))
         return false;
     *block &= ~(size_t)63;
@@ -153,12 +152,6 @@ uint64_t pm_cpu_rows_bytes(const pm_rows_spec *spec, pm_kv_type type, int64_t to
     return (uint64_t)blocks_for(rows) * block;
 }
 
-/* Where a row's vector of one plane lies, and its bytes. */
-static unsigned char *row_vector(const pm_rows *rows, int64_t row, int plane, size_t bytes)
-{
-    return (unsigned char *)pm_rows_plane(rows, row / PM_BLOCK_ROWS, plane) + (size_t)(row % PM_BLOCK_ROWS) * bytes;
-}
-
 int pm_cpu_rows_export(pm_backend *backend, const pm_rows *rows, int64_t first, int64_t n, void *out, pm_error *err)
 {
     (void)backend;
@@ -169,7 +162,7 @@ int pm_cpu_rows_export(pm_backend *backend, const pm_rows *rows, int64_t first, 
                        (long long)first, (long long)rows->length);
     for (int64_t row = first; row < first + n; row++)
         for (int plane = 0; plane < rows->spec.planes; plane++, to += bytes)
-            memcpy(to, row_vector(rows, row, plane, bytes), bytes);
+            memcpy(to, pm_rows_vector(rows, row, plane), bytes);
     return PM_OK;
 }
 
@@ -183,7 +176,7 @@ int pm_cpu_rows_import(pm_backend *backend, pm_rows *rows, int64_t n, const void
         return rc;
     for (int64_t row = rows->length; row < rows->length + n; row++)
         for (int plane = 0; plane < rows->spec.planes; plane++, from += bytes)
-            memcpy(row_vector(rows, row, plane, bytes), from, bytes);
+            memcpy(pm_rows_vector(rows, row, plane), from, bytes);
     rows->length += n;
     return PM_OK;
 }

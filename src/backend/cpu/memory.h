@@ -1,6 +1,6 @@
 /* How the CPU keeps a sequence's memory; for the kernels that read and write it.
  *
- * Rows lie in blocks of 64, plane-major: [planes][64][width] in the cache's type, so that the keys of one head in one
+ * Rows lie in blocks of 64, plane-major: [planes][64] vectors of the cache's type, so that the keys of one head in one
  * block are contiguous. Blocks are shared between forks and copied before a write. One thread at a time changes the
  * handles of an engine, so counts of references are plain. */
 #ifndef PM_MEMORY_H
@@ -36,10 +36,17 @@ struct pm_state {
  * What those rows hold is undefined. */
 int pm_rows_reserve(pm_rows *rows, int64_t n, pm_error *err);
 
-/* Plane `plane` of block `block`: [64][width] of the cache's type. */
+/* Plane `plane` of block `block`: 64 vectors of the cache's type. */
 static inline void *pm_rows_plane(const pm_rows *rows, int64_t block, int plane)
 {
     return rows->blocks[block]->data + (size_t)plane * rows->plane_bytes;
+}
+
+/* The vector of one plane of a row. */
+static inline void *pm_rows_vector(const pm_rows *rows, int64_t row, int plane)
+{
+    return (unsigned char *)pm_rows_plane(rows, row / PM_BLOCK_ROWS, plane) +
+           (size_t)(row % PM_BLOCK_ROWS) * (rows->plane_bytes / PM_BLOCK_ROWS);
 }
 
 #endif

@@ -46,6 +46,10 @@ typedef struct pm_mixer_kernels {
     float (*dot)(const float *a, const float *b, int n);
     void (*widen)(const uint16_t *from, float *to, size_t n);  /* f16 to f32 */
     void (*narrow)(const float *from, uint16_t *to, size_t n); /* f32 to f16, nearest even */
+    /* A vector from and to PM_KV_Q8: scale = largest magnitude / 127 of a group, element = x * (127 / largest
+     * magnitude), nearest even; back, scale * element. Groups that pm_q8_group refuses become zeros. */
+    void (*pack)(const float *from, void *to, int n);
+    void (*unpack)(const void *from, float *to, int n);
 
     /* scores[j] = scale * dot(q, k[j]) for n rows of k, `stride` elements apart. */
     void (*scores)(const float *q, const float *k, size_t stride, int dim, int n, float scale, float *scores);
@@ -84,6 +88,8 @@ extern const pm_mixer_kernels pm_mixer_avx2, pm_mixer_avx512;
 /* ---- scalar kernels, one file each ---- */
 void pm_scalar_widen(const uint16_t *from, float *to, size_t n);
 void pm_scalar_narrow(const float *from, uint16_t *to, size_t n);
+void pm_scalar_pack(const float *from, void *to, int n);
+void pm_scalar_unpack(const void *from, float *to, int n);
 void pm_scalar_scores(const float *q, const float *k, size_t stride, int dim, int n, float scale, float *scores);
 float pm_scalar_softmax(float scores[PM_BLOCK_ROWS], float *max, float *sum);
 void pm_scalar_mix(float *acc, float correction, const float *p, const float *v, size_t stride, int dim, int n);
@@ -98,6 +104,8 @@ void pm_scalar_compress(float *state, size_t stride, const float *kv, const floa
 #if defined(__x86_64__)
 void pm_avx2_widen(const uint16_t *from, float *to, size_t n);
 void pm_avx2_narrow(const float *from, uint16_t *to, size_t n);
+void pm_avx2_pack(const float *from, void *to, int n);
+void pm_avx2_unpack(const void *from, float *to, int n);
 void pm_avx2_scores(const float *q, const float *k, size_t stride, int dim, int n, float scale, float *scores);
 float pm_avx2_softmax(float scores[PM_BLOCK_ROWS], float *max, float *sum);
 void pm_avx2_mix(float *acc, float correction, const float *p, const float *v, size_t stride, int dim, int n);
@@ -111,6 +119,29 @@ void pm_avx2_ssm(const pm_ssm_args *args);
 void pm_avx2_gated_norm(const float *x, const float *norm, const float *z, float eps, int n, float *out);
 void pm_avx2_compress(float *state, size_t stride, const float *kv, const float *gate, const float *bias, int n);
 #endif
+
+/* Bits of the largest magnitude among x and `most`; for non-negative floats their order is that of their bits. */
+static inline uint32_t pm_largest_bits(const float *x, int n, uint32_t most)
+{
+    for (int i = 0; i < n; i++) {
+        uint32_t u = pm_bits(x[i]) & 0x7fffffff;
+        most = u > most ? u : most;
+    }
+    return most;
+}
+
+/* Magnitudes that PM_KV_Q8 holds: below, and groups of smaller ones become zeros so that 127 / magnitude is finite. */
+#define PM_Q8_BITS_END   0x7f000000u /* 2^127 */
+#define PM_Q8_BITS_FIRST 0x0d800000u /* 2^-100 */
+
+/* The scale of a group, from the bits of its largest magnitude, and the factor of its elements; false: all are zero. */
+static inline bool pm_q8_group(uint32_t largest, float *scale, float *factor)
+{
+    bool fits = largest >= PM_Q8_BITS_FIRST && largest < PM_Q8_BITS_END;
+    *scale = fits ? pm_from_bits(largest) / 127.0f : 0.0f;
+    *factor = fits ? 127.0f / pm_from_bits(largest) : 0.0f;
+    return fits;
+}
 
 /* The same code at every level; where fma is an instruction it is faster. */
 static inline void pm_sqrt_softplus(const float *x, float *y, int n)
