@@ -1,6 +1,8 @@
 """Measures what docs/performance.md shows and writes its tables anew.
 
-    python3 tools/performance.py [BUILD_DIR]        (default: build/release; a quiet machine, 10 GB free in the temporary folder)
+    python3 tools/performance.py [BUILD_DIR] [TABLE]...     (default: build/release, all tables: machine, models, lengths, formats)
+
+On a quiet machine with 10 GB free in the temporary folder.
 
 Checkpoints with random weights at real dimensions are made by random_checkpoint, measured by `polymath bench` and removed."""
 
@@ -24,6 +26,12 @@ MODELS = [
     ("Nemotron-H-8B", 13),
 ]
 FORMATS = ["4bit", "8bit", "bf16", "mxfp4", "2bit", "3bit", "5bit", "6bit", "mxfp8", "nvfp4", "fp8"]
+LONG = 32768
+MIXERS = ("short_conv", "mamba2")
+HYBRIDS = [  # without their attention
+    ("LFM2-1.2B", {"num_hidden_layers": 2, "full_attn_idxs": []}),
+    ("Nemotron-H-8B", {"num_hidden_layers": 1, "hybrid_override_pattern": "M", "max_position_embeddings": 2 * LONG}),
+]
 GOALS = {"4bit": 80, "8bit": 85, "bf16": 85, "mxfp4": 85, "2bit": 70, "3bit": 70, "5bit": 70, "6bit": 70}
 
 
@@ -37,6 +45,11 @@ def with_checkpoint(build, preset, layers, form, *options):
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([build / "random_checkpoint", folder, preset, "--layers", str(layers), "--format", form], check=True)
         return bench(build, folder, *options)
+
+
+def inspect(build, folder):
+    command = [build / "polymath", "inspect", "--json", folder]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
 
 
 def percent(fraction):
@@ -71,19 +84,37 @@ def formats_table(build):
                f"{percent(operation(sparse['decode'][0], 'moe'))} | {percent(operation(dense['prefill'][0], 'moe'))} |")  # fmt: skip
 
 
+def lengths_table(build):
+    yield f"| layers without attention of | ms per token after 0 | after {LONG:,} | ratio | that of the mixer alone | states, MB |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for preset, changes in HYBRIDS:
+        with tempfile.TemporaryDirectory() as folder:
+            config = json.loads((TOP / "tools" / "presets" / f"{preset}.json").read_text()) | changes
+            (Path(folder) / "wanted.json").write_text(json.dumps(config))
+            subprocess.run([build / "random_checkpoint", f"{folder}/model", f"{folder}/wanted.json", "--format", "4bit"],
+                           check=True)  # fmt: skip
+            first, last = bench(build, f"{folder}/model", "--contexts", f"0,{LONG}", "--repeat", "9")["prefill"]
+            states = inspect(build, f"{folder}/model")["state_bytes"] / 1e6
+        times = [1000 / line["tokens_per_s"] for line in (first, last)]
+        mixer = [next(op["seconds_per_token"] for op in line["ops"] if op["name"] in MIXERS) for line in (first, last)]
+        yield (f"| {preset}, {config['num_hidden_layers']} | {times[0]:.3f} | {times[1]:.3f} | {times[1] / times[0]:.2f} | "
+               f"{mixer[1] / mixer[0]:.2f} | {states:.2f} |")  # fmt: skip
+
+
 def machine(build):
     name = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "?")
-    info = json.loads(subprocess.run([build / "polymath", "inspect", "--json", TOP / "models" / "default"], check=True,
-                                     stdout=subprocess.PIPE).stdout)  # fmt: skip
-    yield f"{name}, {len(os.sched_getaffinity(0))} cores of a virtual machine, {platform.system()}; {info['device']}."
+    device = inspect(build, TOP / "models" / "default")["device"]
+    yield f"{name}, {len(os.sched_getaffinity(0))} cores of a virtual machine, {platform.system()}; {device}."
 
 
 def main():
     build = Path(sys.argv[1] if len(sys.argv) > 1 else TOP / "build" / "release").resolve()
     path = TOP / "docs" / "performance.md"
     text = path.read_text()
-    for name, table in ("machine", machine), ("models", models_table), ("formats", formats_table):
-        text = sections.replace(text, name, table(build))
+    wanted = sys.argv[2:]
+    for name, table in ("machine", machine), ("models", models_table), ("lengths", lengths_table), ("formats", formats_table):
+        if not wanted or name in wanted:
+            text = sections.replace(text, name, table(build))
     path.write_text(text)
 
 
