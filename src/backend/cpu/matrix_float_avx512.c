@@ -114,14 +114,127 @@ INLINE void stream_rows(const pm_weight *w, pm_format format, size_t row, int ro
     }
 }
 
+/* ---- one column, e4m3 ---- */
+
+enum { SPAN = 512 /* elements of a row whose factors are laid out at once, one for 32 */ };
+
+/* Where to_halves keeps what it makes. */
+typedef struct halves {
+    __m512i v[2];
+} halves;
+
+/* 64 weights of e4m3 / 256 as f16, whose bits are those of the code, shifted: elements 0 .. 15, 32 .. 47, 16 .. 31 and
+ * 48 .. 63. They go through memory, since a conversion from there needs no shuffle. Codes that are NaN become numbers,
+ * and a byte of *worst 0xfe. */
+INLINE void to_halves(const char *p, __m512i *worst, halves *out)
+{
+    const __m512i even = _mm512_cvtepu8_epi16(
+        _mm256_setr_epi64x(0x0706050403020100, 0x0f0e0d0c0b0a0908, 0x2726252423222120, 0x2f2e2d2c2b2a2928));
+    const __m512i order = _mm512_or_si512(even, _mm512_slli_epi16(_mm512_add_epi16(even, _mm512_set1_epi16(16)), 8));
+    const __m512i keep = _mm512_set1_epi16((short)0xbf80);
+    __m512i codes = _mm512_loadu_si512(p);
+    __asm__("" : "+v"(codes)); /* or compilers load it twice, each across two lines of the cache */
+    const __m512i pairs = _mm512_permutexvar_epi8(order, codes);
+    *worst = _mm512_max_epu8(*worst, _mm512_add_epi8(codes, codes));
+    out->v[0] = _mm512_and_si512(_mm512_maddubs_epi16(_mm512_set1_epi16(128), pairs), keep); /* the even bytes << 7 */
+    out->v[1] = _mm512_and_si512(_mm512_srai_epi16(pairs, 1), keep);
+    __asm__("" : "+m"(*out));
+}
+
+/* load_factor for the 16 pieces of 32 weights from k on, or those that there are, of a row whose scales are these. */
+INLINE __m512 load_factors(pm_format format, size_t in, const char *scales, size_t k)
+{
+    if (format == PM_FORMAT_MXFP8) {
+        const __mmask16 mask = lanes((in - k) / 32);
+        _mm_prefetch(scales + k / 32 + ROWS * in / 32, _MM_HINT_T1);
+        __m512i bits = _mm512_slli_epi32(_mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(mask, scales + k / 32)), 23);
+        bits = _mm512_mask_mov_epi32(_mm512_max_epu32(bits, _mm512_set1_epi32(0x00400000)),
+                                     _mm512_cmpeq_epi32_mask(bits, _mm512_set1_epi32(0x7f800000)),
+                                     _mm512_set1_epi32(0x7fc00000));
+        return _mm512_maskz_mul_ps(mask, _mm512_castsi512_ps(bits), _mm512_set1_ps(256));
+    }
+    const __m512 blocks = _mm512_maskz_loadu_ps(lanes((in - k + 127) / 128) & 15, scales + k / 128 * sizeof(float));
+    const __m512i fours = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
+    return _mm512_permutexvar_ps(fours, _mm512_mul_ps(blocks, _mm512_set1_ps(256)));
+}
+
+INLINE __m512 add_half(const halves *h, int i, float factor, __m512 x, __m512 acc)
+{
+    __m512 weights = _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)h->v + i));
+    return _mm512_fmadd_ps(_mm512_mul_ps(weights, _mm512_set1_ps(factor)), x, acc);
+}
+
+/* stream_rows of MXFP8, or of FP8 in blocks 128 wide. */
+INLINE void stream_codes(const pm_weight *w, pm_format format, size_t row, int rows, const float *x, float *y,
+                         const float *add)
+{
+    const size_t in = (size_t)w->in, ahead = (size_t)rows * in;
+    const char *data = (const char *)w->data + row * in;
+    __m512 acc[ROWS], factors[ROWS];
+    __m512i worst[ROWS];
+    const char *scales[ROWS];
+    for (int r = 0; r < rows; r++) {
+        const size_t at = row + (size_t)r, block = (size_t)w->block[0];
+        scales[r] = (const char *)w->scales + (format == PM_FORMAT_MXFP8 ? at * (in / 32)
+                                                                         : (at + (size_t)w->block_first) / block *
+                                                                               ((in + 127) / 128) * sizeof(float));
+        acc[r] = _mm512_setzero_ps();
+        worst[r] = _mm512_setzero_si512();
+    }
+    for (size_t first = 0; first < in; first += SPAN) {
+        const size_t end = in - first < SPAN ? in : first + SPAN;
+        size_t k = first;
+        for (int r = 0; r < rows; r++)
+            factors[r] = load_factors(format, in, scales[r], first);
+        for (; k + 64 <= end; k += 64) {
+            const __m512 x0 = _mm512_loadu_ps(x + k), x1 = _mm512_loadu_ps(x + k + 16);
+            const __m512 x2 = _mm512_loadu_ps(x + k + 32), x3 = _mm512_loadu_ps(x + k + 48);
+            for (int r = 0; r < rows; r++) {
+                const char *p = data + (size_t)r * in + k;
+                const float *factor = (const float *)&factors[r] + (k - first) / 32;
+                halves h;
+                _mm_prefetch(p + ahead, _MM_HINT_T1);
+                to_halves(p, &worst[r], &h);
+                acc[r] = add_half(&h, 0, factor[0], x0, acc[r]);
+                acc[r] = add_half(&h, 2, factor[0], x1, acc[r]);
+                acc[r] = add_half(&h, 1, factor[1], x2, acc[r]);
+                acc[r] = add_half(&h, 3, factor[1], x3, acc[r]);
+            }
+        }
+        for (; k < end; k += 16) {
+            const __mmask16 mask = lanes(end - k);
+            for (int r = 0; r < rows; r++) {
+                const __m512 factor = _mm512_set1_ps(((const float *)&factors[r])[(k - first) / 32]);
+                acc[r] = _mm512_mask3_fmadd_ps(load_weights(data + (size_t)r * in, format, k, mask, factor),
+                                               _mm512_maskz_loadu_ps(mask, x + k), acc[r], mask);
+            }
+        }
+    }
+    for (int r = 0; r < rows; r++) {
+        float sum = pm_reduce16_avx2(_mm512_castps512_ps256(acc[r]), _mm512_extractf32x8_ps(acc[r], 1));
+        if (_mm512_cmpeq_epi8_mask(worst[r], _mm512_set1_epi8((char)0xfe)))
+            sum = NAN;
+        y[row + (size_t)r] = add ? sum + add[row + (size_t)r] : sum;
+    }
+}
+
+INLINE void stream_tile(const pm_weight *w, pm_format format, size_t row, int rows, const float *x, float *y,
+                        const float *add)
+{
+    if (format == PM_FORMAT_MXFP8 || (format == PM_FORMAT_FP8 && w->block[1] == 128))
+        stream_codes(w, format, row, rows, x, y, add);
+    else
+        stream_rows(w, format, row, rows, x, y, add);
+}
+
 INLINE void stream(const pm_weight *w, pm_format format, int first, int last, const float *x, float *y,
                    const float *add)
 {
     int row = first;
     for (; row + ROWS <= last; row += ROWS)
-        stream_rows(w, format, (size_t)row, ROWS, x, y, add);
+        stream_tile(w, format, (size_t)row, ROWS, x, y, add);
     for (; row < last; row++)
-        stream_rows(w, format, (size_t)row, 1, x, y, add);
+        stream_tile(w, format, (size_t)row, 1, x, y, add);
 }
 
 /* ---- many columns ---- */
