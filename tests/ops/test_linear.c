@@ -553,7 +553,9 @@ static void nan_codes(void **state)
                  {{"nvfp4", PM_FORMAT_NVFP4, PM_SCALE_E4M3, 4, 16}, 1, 0x7f},
                  {{"nvfp4", PM_FORMAT_NVFP4, PM_SCALE_E4M3, 4, 16}, 1, 0xff},
                  {{"mxfp8", PM_FORMAT_MXFP8, PM_SCALE_E8M0, 8, 32}, 0, 0xff},
-                 {{"fp8", PM_FORMAT_FP8, PM_SCALE_F32, 8, 32}, 0, 0x7f}};
+                 {{"fp8", PM_FORMAT_FP8, PM_SCALE_F32, 8, 32}, 0, 0x7f},
+                 {{"fp8", PM_FORMAT_FP8, PM_SCALE_F32, 8, 128}, 0, 0x7f},
+                 {{"fp8", PM_FORMAT_FP8, PM_SCALE_F32, 8, 128}, 0, 0xff}};
     enum { IN = 160, OUT = 37, ROWS = 9 };
     test_random r = {12};
     for (size_t i = 0; i < PM_COUNT(cases); i++)
