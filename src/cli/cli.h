@@ -166,6 +166,12 @@ int pm_variable_text(const pm_args *args, char **out);
 /* The list in the file of --tools as JSON text, malloc'ed, or NULL without that option; an exit code. */
 int pm_tools_text(const pm_args *args, char **out);
 
+/* Says on stderr that tools do nothing, when two prompts of a chat template, with them and without, are the same. */
+void pm_say_tools_unused(const char *with, size_t n_with, const char *without, size_t n_without);
+
+/* The same of a model, by a short question; tools may be NULL or an empty list. */
+void pm_check_tools_used(const pm_engine *engine, const char *tools);
+
 /* ---- answer.c: what run and chat have in common ---- */
 
 typedef struct pm_opened {

@@ -248,6 +248,7 @@ int pm_cmd_chat(const pm_args *args)
     if (!chat.messages || (system && !pm_add_message(chat.messages, "system", system, strlen(system))))
         code = pm_cli_fail("out of memory");
     if (code == PM_EXIT_OK) {
+        pm_check_tools_used(chat.opened.engine, chat.tools);
         code = reader_open(&reader);
         if (code == PM_EXIT_OK && reader.edit && pm_on_terminal())
             fprintf(stderr, "[%s: /help lists commands, Ctrl-D ends]\n", chat.opened.dir);

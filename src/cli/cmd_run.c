@@ -97,6 +97,8 @@ static int encode(const pm_engine *engine, const pm_args *args, const struct req
             code = pm_tools_text(args, &tools);
         pm_chat chat = {.messages = messages, .tools = tools, .variables = variables};
         status = code == PM_EXIT_OK ? pm_chat_prompt(engine, &chat, out, &err) : PM_OK;
+        if (code == PM_EXIT_OK && status == PM_OK)
+            pm_check_tools_used(engine, tools);
         free(messages);
         free(tools);
         free(variables);

@@ -97,6 +97,14 @@ static int render(const char *dir, const struct conversation *conversation)
         code = pm_cli_fail("out of memory");
     else if (pm_template_text(dir, &chat, &text, &len, terminal ? &control : NULL, &err) != PM_OK)
         code = pm_cli_fail("%s", err.message);
+    if (code == PM_EXIT_OK && json_array_size(conversation->tools) > 0) {
+        chat.tools = NULL;
+        char *without = NULL;
+        size_t n = 0;
+        if (pm_template_text(dir, &chat, &without, &n, NULL, NULL) == PM_OK)
+            pm_say_tools_unused(text, len, without, n);
+        pm_free(without);
+    }
     if (code == PM_EXIT_OK)
         code = print(text, len, control);
     pm_free(text);

@@ -2,6 +2,7 @@
 #include "cli.h"
 
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -57,4 +58,24 @@ int pm_tools_text(const pm_args *args, char **out)
         code = pm_cli_fail("out of memory");
     json_decref(tools);
     return code;
+}
+
+void pm_say_tools_unused(const char *with, size_t n_with, const char *without, size_t n_without)
+{
+    if (n_with == n_without && memcmp(with, without, n_with) == 0)
+        fprintf(stderr, "[the model's chat template leaves the tools out]\n");
+}
+
+void pm_check_tools_used(const pm_engine *engine, const char *tools)
+{
+    pm_chat chat = {.messages = "[{\"role\":\"user\",\"content\":\"x\"}]"};
+    char *with = NULL, *without = NULL;
+    size_t n_with, n_without;
+    if (!tools || strcmp(tools, "[]") == 0 || pm_chat_text(engine, &chat, &without, &n_without, NULL) != PM_OK)
+        return;
+    chat.tools = tools;
+    if (pm_chat_text(engine, &chat, &with, &n_with, NULL) == PM_OK)
+        pm_say_tools_unused(with, n_with, without, n_without);
+    pm_free(with);
+    pm_free(without);
 }

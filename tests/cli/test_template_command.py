@@ -110,6 +110,21 @@ def test_run_and_chat_offer_tools_too(polymath, bundled, tmp_path, write):
     refused(call(polymath, "run", "--tools", "-", model, "x", input=piped), 1, f"tools: {json.dumps(TOOLS)}")
 
 
+def test_tools_that_a_template_leaves_out(polymath, bundled, tmp_path, write):
+    """The bundled model's template knows no tools: whoever offers some is told."""
+    unused, tools = b"[the model's chat template leaves the tools out]\n", write(TOOLS, "tools.json")
+    model = copy_model(bundled, tmp_path / "model")
+    (model / "chat_template.jinja").write_text("{{ messages[0].content }}{{ tools|tojson }}")
+    for folder, want in (bundled, unused), (model, b""):
+        for given, said in (["--tools", tools], want), (["--tools", write([], "none.json")], b""), ([], b""):
+            for command, *rest in ("template", write(MESSAGES)), ("run", "--max-tokens", "1", "x"), ("chat", "--max-tokens", "1"):
+                words = rest[:-1] + [folder, rest[-1]] if command != "chat" else rest + [folder]
+                result = call(polymath, command, *given, *words, input=b"x\n")
+                assert (result.returncode, result.stderr) == (0, said), (command, given, result.stderr)
+    request = {"messages": MESSAGES, "tools": TOOLS}
+    assert call(polymath, "template", write(request)).stderr == unused
+
+
 def test_control_tokens_stand_out_on_a_terminal(polymath, write):
     with Terminal(polymath, "template", write(MESSAGES)) as terminal:
         assert terminal.exit_code() == 0
