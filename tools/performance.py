@@ -101,10 +101,36 @@ def lengths_table(build):
                f"{mixer[1] / mixer[0]:.2f} | {states:.2f} |")  # fmt: skip
 
 
+def far(build, preset, context):
+    """The far_decode of three layers of a preset."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([build / "random_checkpoint", folder, preset, "--layers", "3", "--format", "4bit"], check=True)
+        command = [build / "far_decode", folder, str(context), "7"]
+        return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+
+
+def far_table(build):
+    yield "| model, 3 layers, 4-bit | context | ms per token | of limit | latent_attention | sparse_index |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    runs = [("DeepSeek-V3", 32768), ("DeepSeek-V3", 131072), ("DeepSeek-V3.2", 131072)]
+    for preset, context in runs:
+        run = far(build, preset, context)
+        cells = [operation(run, name) for name in ("latent_attention", "sparse_index")]
+        cells = [percent(cell) if cell else "" for cell in cells]
+        yield (f"| {preset} | {context} | {1e3 * run['seconds_per_token']:.0f} | {percent(run['fraction'])} | "
+               f"{cells[0]} | {cells[1]} |")  # fmt: skip
+    gate = float(subprocess.run([build / "route_time"], check=True, stdout=subprocess.PIPE).stdout)
+    yield ""
+    yield f"Routing, 8 of 256 experts by sigmoid scores in 8 groups: {gate:.1f} µs per token."
+
+
 def machine(build):
     name = next((line.split(":", 1)[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "?")
     device = inspect(build, TOP / "models" / "default")["device"]
     yield f"{name}, {len(os.sched_getaffinity(0))} cores of a virtual machine, {platform.system()}; {device}."
+
+
+TABLES = {"machine": machine, "models": models_table, "lengths": lengths_table, "far": far_table, "formats": formats_table}
 
 
 def main():
@@ -112,7 +138,7 @@ def main():
     path = TOP / "docs" / "performance.md"
     text = path.read_text()
     wanted = sys.argv[2:]
-    for name, table in ("machine", machine), ("models", models_table), ("lengths", lengths_table), ("formats", formats_table):
+    for name, table in TABLES.items():
         if not wanted or name in wanted:
             text = sections.replace(text, name, table(build))
     path.write_text(text)

@@ -164,21 +164,59 @@ const float *pm_block_rows(const pm_cpu *cpu, const pm_rows *rows, int64_t block
     return room;
 }
 
+/* True when the r-th of n queries and the next see the same keys of a block. */
+static bool are_twins(const pm_bench *bench, int r, int n)
+{
+    const pm_query *query = bench->queries + r;
+    return r + 1 < n && query[0].from == query[1].from && query[0].to == query[1].to;
+}
+
+/* Scores of the rows [first, last) of a block, where they are seen. */
+static void score_rows(const pm_mixer_kernels *kernels, const pm_bench *bench, int n, float scale, const float *k,
+                       size_t stride, int first, int last)
+{
+    size_t dim = (size_t)bench->key_dim;
+    for (int r = 0; r < n; r++) {
+        const pm_query *query = bench->queries + r;
+        const float *q = bench->q + (size_t)r * dim;
+        int from = query->from > first ? query->from : first, to = query->to < last ? query->to : last;
+        bool two = kernels->scores2 && are_twins(bench, r, n);
+        if (from < to && two)
+            kernels->scores2(q, dim, k + (size_t)from * stride, stride, (int)dim, to - from, scale,
+                             bench->scores[r] + from);
+        else if (from < to)
+            kernels->scores(q, k + (size_t)from * stride, stride, (int)dim, to - from, scale, bench->scores[r] + from);
+        r += two;
+    }
+}
+
+/* Adds the values' columns [d, d + columns) to those of all queries. */
+static void mix_columns(const pm_mixer_kernels *kernels, const pm_bench *bench, int n, const float *v, size_t stride,
+                        int d, int columns)
+{
+    size_t dim = (size_t)bench->value_dim;
+    for (int r = 0; r < n; r++) {
+        const pm_query *query = bench->queries + r;
+        float *acc = bench->acc + (size_t)r * dim + d;
+        const float *p = bench->scores[r] + query->from, *rows = v + (size_t)query->from * stride + d;
+        bool two = kernels->mix2 && are_twins(bench, r, n);
+        if (query->from < query->to && two)
+            kernels->mix2(acc, dim, (float[]){query[0].correction, query[1].correction}, p, rows, stride, columns,
+                          query->to - query->from);
+        else if (query->from < query->to)
+            kernels->mix(acc, query->correction, p, rows, stride, columns, query->to - query->from);
+        r += two;
+    }
+}
+
 void pm_fold(const pm_cpu *cpu, const pm_bench *bench, int n, float scale, const float *k, const float *v,
              size_t stride)
 {
     const pm_mixer_kernels *kernels = cpu->mixer;
-    int key_dim = bench->key_dim, value_dim = bench->value_dim, keys = KEY_ELEMENTS / key_dim;
+    int value_dim = bench->value_dim, keys = KEY_ELEMENTS / bench->key_dim;
     keys = keys > PM_BLOCK_ROWS ? PM_BLOCK_ROWS : keys < LEAST_KEYS ? LEAST_KEYS : keys;
     for (int first = 0; first < PM_BLOCK_ROWS; first += keys)
-        for (int r = 0; r < n; r++) {
-            const pm_query *query = bench->queries + r;
-            int from = query->from > first ? query->from : first;
-            int to = query->to < first + keys ? query->to : first + keys;
-            if (from < to)
-                kernels->scores(bench->q + (size_t)r * (size_t)key_dim, k + (size_t)from * stride, stride, key_dim,
-                                to - from, scale, bench->scores[r] + from);
-        }
+        score_rows(kernels, bench, n, scale, k, stride, first, first + keys);
     for (int r = 0; r < n; r++) {
         pm_query *query = bench->queries + r;
         if (query->from >= query->to)
@@ -191,12 +229,6 @@ void pm_fold(const pm_cpu *cpu, const pm_bench *bench, int n, float scale, const
     /* Columns of the values that all queries use before the next ones are touched, so that these stay in the
      * first-level cache. */
     for (int d = 0; d < value_dim; d += kernels->columns)
-        for (int r = 0; r < n; r++) {
-            const pm_query *query = bench->queries + r;
-            if (query->from < query->to)
-                kernels->mix(bench->acc + (size_t)r * (size_t)value_dim + d, query->correction,
-                             bench->scores[r] + query->from, v + (size_t)query->from * stride + d, stride,
-                             value_dim - d < kernels->columns ? value_dim - d : kernels->columns,
-                             query->to - query->from);
-        }
+        mix_columns(kernels, bench, n, v, stride, d,
+                    value_dim - d < kernels->columns ? value_dim - d : kernels->columns);
 }

@@ -54,73 +54,152 @@ static void unpack_avx512(const void *from, float *to, int n)
     }
 }
 
-/* Products of q with `rows` rows, a constant. */
-static inline __attribute__((always_inline)) void dots(const float *q, const float *k, size_t stride, int dim,
-                                                       const int rows, float scale, float *scores)
+static void widen_avx512(const uint16_t *from, float *to, size_t n)
 {
-    __m512 sum[ROWS];
+    size_t i = 0;
+    for (; i + 16 <= n; i += 16)
+        _mm512_storeu_ps(to + i, _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(from + i))));
+    if (i < n) {
+        __mmask16 left = first_lanes((int)(n - i));
+        _mm512_mask_storeu_ps(to + i, left, _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(left, from + i)));
+    }
+}
+
+static void add_positive_avx512(float *acc, const float *x, float weight, int n)
+{
+    __m512 factor = _mm512_set1_ps(weight), zero = _mm512_setzero_ps();
+    for (int i = 0; i < n; i += 16) { /* max gives its second operand where x is NaN */
+        __mmask16 left = n - i < 16 ? first_lanes(n - i) : (__mmask16)0xffff;
+        __m512 positive = _mm512_max_ps(_mm512_maskz_loadu_ps(left, x + i), zero);
+        _mm512_mask_storeu_ps(acc + i, left, _mm512_fmadd_ps(factor, positive, _mm512_maskz_loadu_ps(left, acc + i)));
+    }
+}
+
+/* Without the empty asm compilers load again for every use, and loads are what there is least of. */
+static inline __m512 load_once(const float *p)
+{
+    __m512 v = _mm512_loadu_ps(p);
+    __asm__("" : "+v"(v));
+    return v;
+}
+
+/* Products of `queries` (1 or 2) of q with `rows` rows; both are constants. Of two, a row is loaded once for both. */
+static inline __attribute__((always_inline)) void dots(const float *q, size_t apart, const int queries, const float *k,
+                                                       size_t stride, int dim, const int rows, float scale,
+                                                       float *scores)
+{
+    __m512 sum[2][ROWS];
     int i = 0;
-    for (int j = 0; j < rows; j++)
-        sum[j] = _mm512_setzero_ps();
+#pragma GCC unroll 2
+    for (int c = 0; c < queries; c++)
+#pragma GCC unroll 8
+        for (int j = 0; j < rows; j++)
+            sum[c][j] = _mm512_setzero_ps();
     for (; i + 16 <= dim; i += 16) {
-        __m512 a = _mm512_loadu_ps(q + i);
-        for (int j = 0; j < rows; j++)
-            sum[j] = _mm512_fmadd_ps(a, _mm512_loadu_ps(k + (size_t)j * stride + i), sum[j]);
+        __m512 a = _mm512_loadu_ps(q + i), b = queries > 1 ? _mm512_loadu_ps(q + apart + i) : a;
+#pragma GCC unroll 8
+        for (int j = 0; j < rows; j++) {
+            __m512 row = load_once(k + (size_t)j * stride + i);
+            sum[0][j] = _mm512_fmadd_ps(a, row, sum[0][j]);
+            if (queries > 1)
+                sum[1][j] = _mm512_fmadd_ps(b, row, sum[1][j]);
+        }
     }
-    if (i < dim) {
+#pragma GCC unroll 2
+    for (int c = 0; i < dim && c < queries; c++) {
         __mmask16 left = first_lanes(dim - i);
-        __m512 a = _mm512_maskz_loadu_ps(left, q + i);
+        __m512 a = _mm512_maskz_loadu_ps(left, q + (size_t)c * apart + i);
+#pragma GCC unroll 8
         for (int j = 0; j < rows; j++)
-            sum[j] = _mm512_mask3_fmadd_ps(a, _mm512_maskz_loadu_ps(left, k + (size_t)j * stride + i), sum[j], left);
+            sum[c][j] =
+                _mm512_mask3_fmadd_ps(a, _mm512_maskz_loadu_ps(left, k + (size_t)j * stride + i), sum[c][j], left);
     }
-    if (rows == ROWS)
-        _mm256_storeu_ps(scores, _mm256_mul_ps(_mm256_set1_ps(scale), reduce8(sum)));
-    for (int j = 0; rows < ROWS && j < rows; j++)
-        scores[j] = scale * reduce(sum[j]);
+#pragma GCC unroll 2
+    for (int c = 0; c < queries; c++, scores += PM_BLOCK_ROWS) {
+        if (rows == ROWS)
+            _mm256_storeu_ps(scores, _mm256_mul_ps(_mm256_set1_ps(scale), reduce8(sum[c])));
+#pragma GCC unroll 8
+        for (int j = 0; rows < ROWS && j < rows; j++)
+            scores[j] = scale * reduce(sum[c][j]);
+    }
 }
 
 static void scores_avx512(const float *q, const float *k, size_t stride, int dim, int n, float scale, float *scores)
 {
     int j = 0;
     for (; j + ROWS <= n; j += ROWS)
-        dots(q, k + (size_t)j * stride, stride, dim, ROWS, scale, scores + j);
+        dots(q, 0, 1, k + (size_t)j * stride, stride, dim, ROWS, scale, scores + j);
     for (; j < n; j++)
-        dots(q, k + (size_t)j * stride, stride, dim, 1, scale, scores + j);
+        dots(q, 0, 1, k + (size_t)j * stride, stride, dim, 1, scale, scores + j);
 }
 
-/* Columns [0, 16 * vectors) of acc and v, kept in registers over all rows. */
-static inline __attribute__((always_inline)) void mix_columns(float *acc, __m512 correction, const float *p,
-                                                              const float *v, size_t stride, int n, const int vectors)
+static void scores2_avx512(const float *q, size_t apart, const float *k, size_t stride, int dim, int n, float scale,
+                           float *scores)
 {
-    __m512 a[8];
-    for (int i = 0; i < vectors; i++)
-        a[i] = _mm512_mul_ps(_mm512_loadu_ps(acc + 16 * i), correction);
-    for (int j = 0; j < n; j++, v += stride) {
-        __m512 weight = _mm512_set1_ps(p[j]);
+    int j = 0;
+    for (; j + ROWS <= n; j += ROWS)
+        dots(q, apart, 2, k + (size_t)j * stride, stride, dim, ROWS, scale, scores + j);
+    for (; j < n; j++)
+        dots(q, apart, 2, k + (size_t)j * stride, stride, dim, 1, scale, scores + j);
+}
+
+/* Columns [0, 16 * vectors) of `queries` (1 or 2) of acc and of v, kept in registers over all rows. */
+static inline __attribute__((always_inline)) void mix_columns(float *acc, size_t apart, const int queries,
+                                                              const float *correction, const float *p, const float *v,
+                                                              size_t stride, int n, const int vectors)
+{
+    __m512 a[2][8];
+#pragma GCC unroll 2
+    for (int c = 0; c < queries; c++)
+#pragma GCC unroll 8
         for (int i = 0; i < vectors; i++)
-            a[i] = _mm512_fmadd_ps(weight, _mm512_loadu_ps(v + 16 * i), a[i]);
+            a[c][i] = _mm512_mul_ps(_mm512_loadu_ps(acc + (size_t)c * apart + 16 * i), _mm512_set1_ps(correction[c]));
+    for (int j = 0; j < n; j++, v += stride) {
+        __m512 weight = _mm512_set1_ps(p[j]), second = queries > 1 ? _mm512_set1_ps(p[PM_BLOCK_ROWS + j]) : weight;
+#pragma GCC unroll 8
+        for (int i = 0; i < vectors; i++) {
+            __m512 row = load_once(v + 16 * i);
+            a[0][i] = _mm512_fmadd_ps(weight, row, a[0][i]);
+            if (queries > 1)
+                a[1][i] = _mm512_fmadd_ps(second, row, a[1][i]);
+        }
     }
-    for (int i = 0; i < vectors; i++)
-        _mm512_storeu_ps(acc + 16 * i, a[i]);
+#pragma GCC unroll 2
+    for (int c = 0; c < queries; c++)
+#pragma GCC unroll 8
+        for (int i = 0; i < vectors; i++)
+            _mm512_storeu_ps(acc + (size_t)c * apart + 16 * i, a[c][i]);
 }
 
-static void mix_avx512(float *acc, float correction, const float *p, const float *v, size_t stride, int dim, int n)
+static inline __attribute__((always_inline)) void mix_queries(float *acc, size_t apart, const int queries,
+                                                              const float *correction, const float *p, const float *v,
+                                                              size_t stride, int dim, int n)
 {
-    __m512 factor = _mm512_set1_ps(correction);
     int d = 0;
     for (; d + 128 <= dim; d += 128)
-        mix_columns(acc + d, factor, p, v + d, stride, n, 8);
+        mix_columns(acc + d, apart, queries, correction, p, v + d, stride, n, 8);
     for (; d + 64 <= dim; d += 64)
-        mix_columns(acc + d, factor, p, v + d, stride, n, 4);
+        mix_columns(acc + d, apart, queries, correction, p, v + d, stride, n, 4);
     for (; d + 16 <= dim; d += 16)
-        mix_columns(acc + d, factor, p, v + d, stride, n, 1);
-    if (d < dim) {
+        mix_columns(acc + d, apart, queries, correction, p, v + d, stride, n, 1);
+    for (int c = 0; d < dim && c < queries; c++, acc += apart, p += PM_BLOCK_ROWS) {
         __mmask16 left = first_lanes(dim - d);
-        __m512 a = _mm512_mul_ps(_mm512_maskz_loadu_ps(left, acc + d), factor);
+        __m512 a = _mm512_mul_ps(_mm512_maskz_loadu_ps(left, acc + d), _mm512_set1_ps(correction[c]));
         for (int j = 0; j < n; j++)
             a = _mm512_fmadd_ps(_mm512_set1_ps(p[j]), _mm512_maskz_loadu_ps(left, v + (size_t)j * stride + d), a);
         _mm512_mask_storeu_ps(acc + d, left, a);
     }
+}
+
+static void mix_avx512(float *acc, float correction, const float *p, const float *v, size_t stride, int dim, int n)
+{
+    mix_queries(acc, 0, 1, &correction, p, v, stride, dim, n);
+}
+
+static void mix2_avx512(float *acc, size_t apart, const float *correction, const float *p, const float *v,
+                        size_t stride, int dim, int n)
+{
+    mix_queries(acc, apart, 2, correction, p, v, stride, dim, n);
 }
 
 static void sqrt_softplus_avx512(const float *x, float *y, int n)
@@ -131,16 +210,18 @@ static void sqrt_softplus_avx512(const float *x, float *y, int n)
 const pm_mixer_kernels pm_mixer_avx512 = {
     .columns = 128,
     .dot = pm_dot_avx2,
-    .widen = pm_avx2_widen,
+    .widen = widen_avx512,
     .narrow = pm_avx2_narrow,
     .pack = pm_avx2_pack,
     .unpack = unpack_avx512,
     .scores = scores_avx512,
+    .scores2 = scores2_avx512,
     .softmax = pm_avx2_softmax,
     .mix = mix_avx512,
+    .mix2 = mix2_avx512,
     .gate = pm_avx2_gate,
     .sqrt_softplus = sqrt_softplus_avx512,
-    .add_positive = pm_avx2_add_positive,
+    .add_positive = add_positive_avx512,
     .conv = pm_avx2_conv,
     .delta_gates = pm_avx2_delta_gates,
     .delta = pm_avx2_delta,

@@ -136,6 +136,18 @@ static void fold_all(const latent_job *job, bench *b, const pm_tile *tile, int n
     }
 }
 
+/* Brings the n rows of a list into the second-level cache: they lie anywhere. */
+static void fetch_rows(const pm_rows *rows, const int32_t *list, int n)
+{
+    const size_t bytes = rows->plane_bytes / PM_BLOCK_ROWS;
+    for (int j = 0; j < n; j++) {
+        const char *row =
+            (const char *)pm_rows_plane(rows, list[j] / PM_BLOCK_ROWS, 0) + (size_t)(list[j] % PM_BLOCK_ROWS) * bytes;
+        for (size_t i = 0; i < bytes; i += 64)
+            __builtin_prefetch(row + i, 0, 2);
+    }
+}
+
 /* The rows of a token's list, for its queries, the n_heads from `query` on. */
 static void fold_chosen(const latent_job *job, const bench *b, const pm_rows *rows, int token, int query, int n_heads)
 {
@@ -154,6 +166,7 @@ static void fold_chosen(const latent_job *job, const bench *b, const pm_rows *ro
             const void *from = pm_rows_vector(rows, list[base + j], 0);
             pm_vector_load(job->cpu, rows, from, b->k + (size_t)j * stride);
         }
+        fetch_rows(rows, list + base + filled, n - base - filled < PM_BLOCK_ROWS ? n - base - filled : PM_BLOCK_ROWS);
         for (int r = 0; r < n_heads; r++) {
             fold.queries[r].from = 0;
             fold.queries[r].to = filled;

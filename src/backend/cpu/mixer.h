@@ -53,11 +53,18 @@ typedef struct pm_mixer_kernels {
 
     /* scores[j] = scale * dot(q, k[j]) for n rows of k, `stride` elements apart. */
     void (*scores)(const float *q, const float *k, size_t stride, int dim, int n, float scale, float *scores);
+    /* The same for two queries, `apart` elements apart, at once; their scores are PM_BLOCK_ROWS apart. NULL: they are
+     * taken one after the other. */
+    void (*scores2)(const float *q, size_t apart, const float *k, size_t stride, int dim, int n, float scale,
+                    float *scores);
     /* One block of an online softmax. Scores become exp(score - new max), where hidden ones (-inf) are 0; *sum and what
      * has been accumulated with it are corrected by exp(old max - new max), which is returned. */
     float (*softmax)(float scores[PM_BLOCK_ROWS], float *max, float *sum);
     /* acc = correction * acc + sum of p[j] v[j], ascending j, for n rows of v. */
     void (*mix)(float *acc, float correction, const float *p, const float *v, size_t stride, int dim, int n);
+    /* The same for two, `apart` elements apart, whose p are PM_BLOCK_ROWS apart; or NULL. */
+    void (*mix2)(float *acc, size_t apart, const float *correction, const float *p, const float *v, size_t stride,
+                 int dim, int n);
     void (*gate)(float *x, const float *gate, int n); /* x *= sigmoid(gate) */
     void (*sqrt_softplus)(const float *x, float *y, int n);
     /* acc = fmaf(weight, x > 0 ? x : 0, acc) */

@@ -111,7 +111,7 @@ typedef struct index_job {
     float *sines, *q;        /* [tokens, heads * head_dim] */
     uint32_t *largest;
     float *scores;
-    char *work; /* [workers]: a block as f32, scores of one head */
+    char *work; /* [workers]: a block as f32, scores of two heads */
     size_t work_bytes;
 } index_job;
 
@@ -174,15 +174,22 @@ static void prepare_tiles(void *arg, int worker, int64_t first, int64_t last)
 }
 
 /* Scores of one block of keys for a token. */
-static void score_block(const index_job *job, int t, const float *k, size_t stride, int n, float *of_head, float *out)
+static void score_block(const index_job *job, int t, const float *k, size_t stride, int n, float *of_heads, float *out)
 {
     const pm_sparse_index_args *args = job->args;
     const pm_mixer_kernels *kernels = job->cpu->mixer;
     size_t dim = (size_t)args->head_dim, heads = (size_t)args->heads;
     memset(out, 0, (size_t)n * sizeof *out);
-    for (size_t h = 0; h < heads; h++) {
-        kernels->scores(job->q + ((size_t)t * heads + h) * dim, k, stride, args->head_dim, n, args->scale, of_head);
-        kernels->add_positive(out, of_head, args->weights->data[(size_t)t * heads + h] * args->weight_scale, n);
+    for (size_t h = 0, step; h < heads; h += step) {
+        const float *q = job->q + ((size_t)t * heads + h) * dim;
+        const float *weights = args->weights->data + (size_t)t * heads + h;
+        step = kernels->scores2 && h + 1 < heads ? 2 : 1;
+        if (step == 2)
+            kernels->scores2(q, dim, k, stride, args->head_dim, n, args->scale, of_heads);
+        else
+            kernels->scores(q, k, stride, args->head_dim, n, args->scale, of_heads);
+        for (size_t i = 0; i < step; i++)
+            kernels->add_positive(out, of_heads + i * PM_BLOCK_ROWS, weights[i] * args->weight_scale, n);
     }
 }
 
@@ -192,7 +199,7 @@ static void score_items(void *arg, int worker, int64_t first, int64_t last)
     const index_job *job = arg;
     const pm_sparse_index_args *args = job->args;
     float *room = (float *)(job->work + (size_t)worker * job->work_bytes);
-    float *of_head = room + pm_block_bytes(args->head_dim) / sizeof(float);
+    float *of_heads = room + pm_block_bytes(args->head_dim) / sizeof(float);
     for (int64_t item = first; item < last; item++) {
         const index_tile *tile = job->tiles + job->first_tile + item / job->chunks;
         const pm_rows *rows = tile->tokens.segment->rows[args->rows];
@@ -206,7 +213,7 @@ static void score_items(void *arg, int worker, int64_t first, int64_t last)
             size_t stride;
             const float *k = pm_block_rows(job->cpu, rows, base / PM_BLOCK_ROWS, 0, filled, room, &stride);
             for (int i = 0; i < tile->tokens.n; i++)
-                score_block(job, tile->tokens.first + i, k, stride, filled, of_head,
+                score_block(job, tile->tokens.first + i, k, stride, filled, of_heads,
                             job->scores + tile->at + (size_t)i * padded(tile->rows) + (size_t)base);
         }
     }
@@ -272,7 +279,7 @@ static bool allocate(pm_cpu *cpu, const pm_batch *batch, index_job *job)
     const pm_sparse_index_args *args = job->args;
     size_t n = (size_t)batch->n_tokens, at = 0, tiles = n / TILE_TOKENS + (size_t)batch->n_segments;
     size_t all = n * (size_t)args->heads * (size_t)args->head_dim * sizeof(float);
-    job->work_bytes = pm_line(pm_block_bytes(args->head_dim)) + PM_BLOCK_ROWS * sizeof(float);
+    job->work_bytes = pm_line(pm_block_bytes(args->head_dim)) + 2 * PM_BLOCK_ROWS * sizeof(float);
     size_t bytes = pm_line(tiles * sizeof *job->tiles) + pm_line(all) + pm_line(n * sizeof *job->largest) +
                    (size_t)pm_workers(cpu) * job->work_bytes;
     char *memory = pm_cpu_scratch(cpu, PM_SCRATCH_ATTEND, bytes);
