@@ -24,7 +24,7 @@ int main(void)
     int32_t ids[TOP_K];
     pm_backend *backend;
     pm_error err;
-    if (pm_backend_cpu_new(&backend, 1, PM_SIMD_BEST, &err) != PM_OK) {
+    if (pm_backend_cpu_new(&backend, 1, PM_SIMD_BEST, PM_PRECISION_EXACT, &err) != PM_OK) {
         fprintf(stderr, "route_time: %s\n", err.message);
         return 1;
     }

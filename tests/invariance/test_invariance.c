@@ -325,6 +325,38 @@ static void test_fork(void **state)
     }
 }
 
+/* Saved and loaded, a session goes on, and goes back, as if it had not been. */
+static void test_saved(void **state)
+{
+    (void)state;
+    for (int kv = 0; kv < 2; kv++) {
+        char path[] = "/tmp/polymath-invariance-XXXXXX";
+        int fd = mkstemp(path);
+        pm_engine *engine = open_engine(&(pm_engine_options){.kv_type = (pm_kv_type)kv});
+        pm_session *session = new_session(engine), *loaded = NULL;
+        pm_sync_stats stats;
+        pm_error err = {0};
+        assert_true(fd >= 0);
+        close(fd);
+        sync_to(session, prompt, 137, 120, NULL);
+        if (pm_session_save(session, path, NULL, 0, &err) != PM_OK)
+            fail_msg("%s", err.message);
+        pm_session_free(session);
+        if (pm_session_load(&loaded, engine, path, NULL, NULL, &err) != PM_OK)
+            fail_msg("%s", err.message);
+        unlink(path);
+        same(pm_session_logits(loaded), 136, 1, (pm_kv_type)kv, "loaded at", 137);
+        sync_to(loaded, prompt, 200, 0, &stats);
+        assert_int_equal(stats.reused, 137);
+        same(pm_session_logits(loaded), 199, 1, (pm_kv_type)kv, "loaded and continued to", 200);
+        sync_to(loaded, prompt, 130, 0, &stats);
+        check_reused(engine, &stats, 130, 120);
+        same(pm_session_logits(loaded), 129, 1, (pm_kv_type)kv, "loaded and back to", 130);
+        pm_session_free(loaded);
+        pm_engine_close(engine);
+    }
+}
+
 /* ---- answers ---- */
 
 /* Greedy and seeded answers: again and again, after other turns, and from a session with a past. */
@@ -434,11 +466,17 @@ int main(int argc, char **argv)
     if (argc > 2)
         cmocka_set_test_filter(argv[2]);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_instruction_sets), cmocka_unit_test(test_threads),
-        cmocka_unit_test(test_pieces),           cmocka_unit_test(test_fast),
-        cmocka_unit_test(test_short_prompts),    cmocka_unit_test(test_company),
-        cmocka_unit_test(test_rollback),         cmocka_unit_test(test_fork),
-        cmocka_unit_test(test_answers),          cmocka_unit_test(test_answers_in_company),
+        cmocka_unit_test(test_instruction_sets),
+        cmocka_unit_test(test_threads),
+        cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_fast),
+        cmocka_unit_test(test_short_prompts),
+        cmocka_unit_test(test_company),
+        cmocka_unit_test(test_rollback),
+        cmocka_unit_test(test_fork),
+        cmocka_unit_test(test_saved),
+        cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_answers_in_company),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -263,31 +263,30 @@ static void test_same_bits(void **state)
 }
 
 /* Back to a copy of the state, and the rows cut to it, at every residue of the ratio. */
-static void test_going_back(void **state)
+static void go_back(const problem *p, int length)
 {
-    (void)state;
-    const problem p = {4, 24, 4, true, PM_KV_F32};
+    const size_t made = (size_t)(length / p->ratio * p->width);
     uint64_t seed = 300;
-    parameters w = new_parameters(&p, &seed);
-    sequence whole = new_sequence(&p, 16, &seed), other = new_sequence(&p, 16, &seed), again = whole;
+    parameters w = new_parameters(p, &seed);
+    sequence whole = new_sequence(p, length, &seed), other = new_sequence(p, length, &seed), again = whole;
     pm_backend *backend = cpu_backend(1, PM_SIMD_BEST);
-    run(backend, &p, &w, &whole, 1, 1000);
-    again.out = must_alloc(4 * 24 * sizeof(float));
-    for (int cut = 1; cut < 16; cut++) {
+    run(backend, p, &w, &whole, 1, 1000);
+    again.out = must_alloc(made * sizeof(float));
+    for (int cut = 1; cut < length; cut++) {
         pm_rows *rows;
         pm_state *memory, *copy;
-        const pm_state_spec spec = {.count = 6 * (int64_t)p.width};
-        new_memory(backend, &p, &rows, &memory);
+        const pm_state_spec spec = {.count = (p->overlap ? 6 : 3) * (int64_t)p->width};
+        new_memory(backend, p, &rows, &memory);
         assert_int_equal(backend->ops->state_new(backend, &spec, &copy, NULL), PM_OK);
-        int zero = 0, rest = 16 - cut;
-        assert_int_equal(step(backend, &p, &w, &whole, &rows, &memory, &zero, &cut, 1, NULL), PM_OK);
+        int zero = 0, rest = length - cut;
+        assert_int_equal(step(backend, p, &w, &whole, &rows, &memory, &zero, &cut, 1, NULL), PM_OK);
         backend->ops->state_copy(backend, copy, memory);
-        assert_int_equal(step(backend, &p, &w, &other, &rows, &memory, &cut, &rest, 1, NULL), PM_OK);
+        assert_int_equal(step(backend, p, &w, &other, &rows, &memory, &cut, &rest, 1, NULL), PM_OK);
         backend->ops->state_copy(backend, memory, copy);
-        backend->ops->rows_truncate(backend, rows, cut / p.ratio);
-        assert_int_equal(step(backend, &p, &w, &whole, &rows, &memory, &cut, &rest, 1, NULL), PM_OK);
-        read_rows(backend, &p, rows, &again);
-        assert_same_bits("rows", again.out, whole.out, 4 * 24);
+        backend->ops->rows_truncate(backend, rows, cut / p->ratio);
+        assert_int_equal(step(backend, p, &w, &whole, &rows, &memory, &cut, &rest, 1, NULL), PM_OK);
+        read_rows(backend, p, rows, &again);
+        assert_same_bits("rows", again.out, whole.out, made);
         backend->ops->rows_free(backend, rows);
         backend->ops->state_free(backend, memory);
         backend->ops->state_free(backend, copy);
@@ -297,6 +296,13 @@ static void test_going_back(void **state)
     free_sequence(&other);
     free_parameters(&w);
     backend->ops->free(backend);
+}
+
+static void test_going_back(void **state)
+{
+    (void)state;
+    go_back(&(problem){4, 24, 4, true, PM_KV_F32}, 16);
+    go_back(&(problem){128, 8, 4, false, PM_KV_F32}, 3 * 128 - 1);
 }
 
 /* The norm's weight is what makes a row too large for f16; NaN is refused by both types. */

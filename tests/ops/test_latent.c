@@ -540,6 +540,30 @@ static void test_values_that_do_not_fit(void **state)
     }
 }
 
+/* A query or a weight of the index that is no number is an error, whether or not there is something to choose: the rows
+ * chosen by it would be wrong, and the logits would not show it. */
+static void test_index_not_finite(void **state)
+{
+    (void)state;
+    uint64_t seed = 7;
+    for (int of_weights = 0; of_weights < 2; of_weights++) {
+        problem p = problems[4];
+        pm_backend *backend = cpu_backend(1, PM_SIMD_BEST);
+        parameters w = new_parameters(&p, &seed);
+        sequence seq = new_sequence(&p, 10, &seed);
+        cache c = new_cache(backend, &p);
+        pm_error err = {0};
+        (of_weights ? seq.weights : seq.index_q)[0] = of_weights ? INFINITY : NAN;
+        assert_int_equal(step(backend, &p, &w, &seq, &c, (int[]){0}, (int[]){1}, 1, &err), PM_ERR_NUMERIC);
+        assert_string_equal(err.message, "layer 7: a query of the index is not finite");
+        assert_int_equal(backend->ops->rows_length(c.rows[1]), 0);
+        free_cache(backend, &c);
+        free_sequence(&seq);
+        free_parameters(&w);
+        backend->ops->free(backend);
+    }
+}
+
 /* ---- the index by hand ---- */
 
 /* Chooses top_k of the rows for one last token, without norm or rope to speak of: keys [n, dim] as they are, up to the
@@ -807,6 +831,7 @@ int main(void)
         cmocka_unit_test(test_values_that_do_not_fit),
         cmocka_unit_test(test_positive_part_and_common_choice),
         cmocka_unit_test(test_ties),
+        cmocka_unit_test(test_index_not_finite),
         cmocka_unit_test(test_far_position),
         cmocka_unit_test(test_absorbed_is_expanded),
     };

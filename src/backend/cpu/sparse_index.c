@@ -106,10 +106,10 @@ typedef struct index_job {
     const pm_cpu *cpu;
     const pm_sparse_index_args *args;
     index_tile *tiles;
-    int n_tiles, first_tile; /* first: of the slice at hand */
-    int chunks;              /* of the longest tile of the slice */
-    float *sines, *q;        /* [tokens, heads * head_dim] */
-    uint32_t *largest;
+    int n_tiles, first_tile;     /* first: of the slice at hand */
+    int chunks;                  /* of the longest tile of the slice */
+    float *sines, *q;            /* [tokens, heads * head_dim] */
+    uint32_t *largest, *queries; /* [tokens] bits of the largest magnitude of a key, and of queries and weights */
     float *scores;
     char *work; /* [workers]: a block as f32, scores of two heads */
     size_t work_bytes;
@@ -169,6 +169,8 @@ static void prepare_tiles(void *arg, int worker, int64_t first, int64_t last)
             memcpy(q, args->q->data + (size_t)t * all, all * sizeof *q);
             for (int h = 0; h < args->heads; h++)
                 pm_rope_turn(args->rope, sines, q + (size_t)h * dim);
+            job->queries[t] = pm_largest_bits(args->weights->data + (size_t)t * (size_t)args->heads, args->heads,
+                                              pm_largest_bits(q, (int)all, 0));
         }
     }
 }
@@ -280,7 +282,7 @@ static bool allocate(pm_cpu *cpu, const pm_batch *batch, index_job *job)
     size_t n = (size_t)batch->n_tokens, at = 0, tiles = n / TILE_TOKENS + (size_t)batch->n_segments;
     size_t all = n * (size_t)args->heads * (size_t)args->head_dim * sizeof(float);
     job->work_bytes = pm_line(pm_block_bytes(args->head_dim)) + 2 * PM_BLOCK_ROWS * sizeof(float);
-    size_t bytes = pm_line(tiles * sizeof *job->tiles) + pm_line(all) + pm_line(n * sizeof *job->largest) +
+    size_t bytes = pm_line(tiles * sizeof *job->tiles) + pm_line(all) + 2 * pm_line(n * sizeof *job->largest) +
                    (size_t)pm_workers(cpu) * job->work_bytes;
     char *memory = pm_cpu_scratch(cpu, PM_SCRATCH_ATTEND, bytes);
     job->sines = pm_cpu_scratch(cpu, PM_SCRATCH_ROPE, n * 2 * (size_t)args->rope->pairs * sizeof(float));
@@ -289,6 +291,7 @@ static bool allocate(pm_cpu *cpu, const pm_batch *batch, index_job *job)
     job->tiles = pm_take(memory, &at, tiles * sizeof *job->tiles);
     job->q = pm_take(memory, &at, all);
     job->largest = pm_take(memory, &at, n * sizeof *job->largest);
+    job->queries = pm_take(memory, &at, n * sizeof *job->queries);
     job->work = memory + at;
     return true;
 }
@@ -310,6 +313,9 @@ int pm_cpu_sparse_index(pm_backend *backend, const pm_batch *batch, const pm_spa
     make_tiles(batch, &job);
     int64_t query = (int64_t)args->heads * args->head_dim;
     pm_run(cpu, job.n_tiles, pm_mixer_grain(TILE_TOKENS * (2 * query + 50 * args->rope->pairs)), prepare_tiles, &job);
+    for (int t = 0; t < batch->n_tokens; t++) /* a choice by scores that are NaN would not show in the logits */
+        if (job.queries[t] >= 0x7f800000)
+            return pm_fail(err, PM_ERR_NUMERIC, "layer %d: a query of the index is not finite", args->layer);
     rc = args->k ? pm_append_finish(batch, args->rows, job.largest, args->layer, err) : PM_OK;
     if (rc != PM_OK)
         return rc;
