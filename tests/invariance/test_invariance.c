@@ -147,7 +147,7 @@ static void test_pieces(void **state)
 /* In the precision `fast` as well: instruction sets, threads and pieces. */
 static void test_fast(void **state)
 {
-    enum { N = 100 };
+    enum { N = 60 };
     const pm_engine_options options[] = {
         {.precision = PM_PRECISION_FAST, .threads = 1, .simd = PM_SIMD_SCALAR},
         {.precision = PM_PRECISION_FAST, .threads = 3},
