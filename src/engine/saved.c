@@ -233,6 +233,18 @@ int pm_session_save(const pm_session *session, const char *path, const void *not
 
 /* ---- loading ---- */
 
+/* The name that a message may show: printable ASCII, as every model_type here is, then zeros to the end. */
+static bool is_name(const char *name, size_t size)
+{
+    size_t n = 0;
+    while (n < size && name[n] > ' ' && name[n] <= '~')
+        n++;
+    bool ended = n < size;
+    for (; n < size; n++)
+        ended = ended && !name[n];
+    return ended;
+}
+
 static int read_header(pm_reader *reader, header *h, pm_error *err)
 {
     char start[sizeof(magic)];
@@ -257,7 +269,8 @@ static int read_header(pm_reader *reader, header *h, pm_error *err)
         status = pm_read_u32(reader, &h->has_logits, err);
     if (status == PM_OK)
         status = pm_read_u32(reader, &h->snapshots, err);
-    h->model_type[sizeof(h->model_type) - 1] = 0;
+    if (status == PM_OK && !is_name(h->model_type, sizeof(h->model_type)))
+        status = pm_fail(err, PM_ERR_FORMAT, "%s: is damaged: its model_type is not a name", reader->path);
     return status;
 }
 

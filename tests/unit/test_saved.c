@@ -17,7 +17,7 @@
 #define BUNDLED SOURCE_DIR "/models/default"
 #define ORACLES SOURCE_DIR "/tests/oracles/"
 
-enum { LENGTH = 90, MORE = 20 };
+enum { LENGTH = 90, MORE = 20, NAME = 20 /* where a file has the model_type */ };
 
 static char folder[64], file[96];
 
@@ -257,6 +257,18 @@ static void test_foreign(void **state)
     write_file(saved.data, saved.len);
     refused(own, file, PM_ERR_UNSUPPORTED, "version 1; this build reads version 2");
     saved.data[8] = 2;
+    /* A name that would spoil the message: no UTF-8, a control character, something after its end. */
+    static const struct {
+        size_t at;
+        char byte;
+    } spoilt[] = {{NAME + 2, '\x87'}, {NAME + 2, '\033'}, {NAME + 60, 'x'}, {NAME + 63, 'x'}};
+    for (size_t i = 0; i < PM_COUNT(spoilt); i++) {
+        char was = saved.data[spoilt[i].at];
+        saved.data[spoilt[i].at] = spoilt[i].byte;
+        write_file(saved.data, saved.len);
+        refused(own, file, PM_ERR_FORMAT, "its model_type is not a name");
+        saved.data[spoilt[i].at] = was;
+    }
     saved.data[0] ^= 1;
     write_file(saved.data, saved.len);
     refused(own, file, PM_ERR_FORMAT, "not a saved session");
