@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <histedit.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,8 +31,8 @@ static char *edit_prompt(EditLine *edit)
     return reader && reader->joined ? next : first;
 }
 
-/* What Ctrl-C is bound to while a line is edited, where it is a key like any other: a signal would be lost when it came
- * between the prompt and the read that waits for a key. */
+/* While a line is edited Ctrl-C and Ctrl-Z are keys like any other: a signal would be lost when it came between the
+ * prompt and the read that waits for a key. */
 static unsigned char drop_message(EditLine *edit, int key)
 {
     (void)key;
@@ -39,6 +40,15 @@ static unsigned char drop_message(EditLine *edit, int key)
     el_get(edit, EL_CLIENTDATA, &reader);
     reader->dropped = true;
     return CC_NEWLINE;
+}
+
+static unsigned char suspend(EditLine *edit, int key)
+{
+    (void)key;
+    el_set(edit, EL_PREP_TERM, 0);
+    kill(0, SIGTSTP);
+    el_set(edit, EL_PREP_TERM, 1);
+    return CC_REDISPLAY;
 }
 
 static int reader_open(struct reader *reader)
@@ -60,9 +70,11 @@ static int reader_open(struct reader *reader)
     el_set(reader->edit, EL_SIGNAL, 1);
     el_set(reader->edit, EL_HIST, history, reader->history);
     el_set(reader->edit, EL_BIND, "^R", "em-inc-search-prev", NULL);
-    el_set(reader->edit, EL_SETTY, "-d", "intr=", NULL);
+    el_set(reader->edit, EL_SETTY, "-d", "-isig", NULL);
     el_set(reader->edit, EL_ADDFN, "drop-message", "Drop the message", drop_message);
     el_set(reader->edit, EL_BIND, "^C", "drop-message", NULL);
+    el_set(reader->edit, EL_ADDFN, "suspend", "Suspend the process", suspend);
+    el_set(reader->edit, EL_BIND, "^Z", "suspend", NULL);
     return PM_EXIT_OK;
 }
 
