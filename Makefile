@@ -15,7 +15,7 @@ export PROMPT MODEL MODELS PREFIX DESTDIR
 
 .DEFAULT_GOAL := build
 .PHONY: build run test test-text asan tsan format check clean install uninstall deb help real-model real-model-parity \
-	setup-build setup-test setup-ci venv
+	bench-peers setup-build setup-test setup-ci venv
 
 help:
 	@echo "make                                      build the command and the library into build/release"
@@ -25,6 +25,7 @@ help:
 	@echo "make asan [MODELS=DIR], make tsan         the tests under address and undefined-behaviour, thread sanitizers"
 	@echo "make real-model                           chat with SmolLM2-135M-Instruct and measure its perplexity (93 MB)"
 	@echo "make real-model-parity                    compare it with transformers and mlx-lm, into docs/parity.md (3 GB)"
+	@echo "make bench-peers                          measure llama.cpp, mlx-lm, transformers too, into docs/performance.md (hours)"
 	@echo "make format                               lay out every C file with clang-format"
 	@echo "make check                                clang-format and clang-tidy without changing anything"
 	@echo "make install [PREFIX=DIR] [DESTDIR=DIR]   install the release build in /usr/local or PREFIX, below DESTDIR"
@@ -76,6 +77,12 @@ real-model: setup-test build
 
 real-model-parity: setup-test build
 	@tools/real_model/run.sh parity
+
+# polymath beside its peers; the first of them is compiled, which takes half an hour and a C++ compiler.
+bench-peers: setup-test build
+	@cmake --build --preset release --target random_checkpoint >&2
+	@CMAKE_ARGS=-DGGML_NATIVE=ON tools/venv.sh build/peers/venv tools/bench_peers/requirements.txt
+	@build/peers/venv/bin/python tools/bench_peers/bench_peers.py all
 
 format: setup-ci
 	@git ls-files '*.c' '*.h' | xargs clang-format -i

@@ -202,7 +202,7 @@ def table(found):
     if failed:
         yield ""
     for shape, entry, error in failed:
-        yield f"- {entry}, {shape}: `{error}`"
+        yield f"- {entry}, {shape}: ``{error}``"
 
 
 def render(args):
