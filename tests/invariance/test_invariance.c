@@ -7,11 +7,15 @@
 
 #include <unistd.h>
 
+#ifdef __SANITIZE_THREAD__ /* slow */
+enum { LONGEST = 140 };
+#else
 enum { LONGEST = 408 };
+#endif
 
 static char folder[4096];
 static pm_token *prompt;   /* the oracle's long prompt */
-static size_t length;      /* LONGEST tokens of it */
+static size_t length;      /* LONGEST, tokens of it */
 static float *expected[3]; /* [length, vocab] by KV type: one thread, scalar, whole */
 static int vocab;
 static const char *const kv_names[] = {[PM_KV_F16] = "f16", [PM_KV_F32] = "f32", [PM_KV_Q8] = "q8"};
@@ -72,8 +76,8 @@ static int setup(void **state)
     pm_checkpoint *oracle = oracle_open(folder, access(path, R_OK) ? "oracle.safetensors" : "oracle_mlx.safetensors");
     prompt = oracle_read(oracle, "long", "input_ids", PM_I32, shape);
     pm_checkpoint_close(oracle);
-    length = (size_t)shape[0];
-    assert_int_equal(length, LONGEST);
+    length = LONGEST;
+    assert_true(shape[0] >= LONGEST);
     for (int kv = 0; kv <= PM_KV_Q8; kv++) {
         pm_engine *engine =
             open_engine(&(pm_engine_options){.threads = 1, .simd = PM_SIMD_SCALAR, .kv_type = (pm_kv_type)kv});
