@@ -1,10 +1,17 @@
 """What every Python test needs: where the build, the binary and the checkpoints are."""
 
+import signal
 from pathlib import Path
 
 import pytest
 
 SOURCE = Path(__file__).resolve().parent.parent
+
+
+def pytest_configure():
+    """Processes in the background are started with these ignored, and what they start inherits that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_addoption(parser):
