@@ -15,6 +15,8 @@ cmake --build --preset "$preset"
 
 # A refused allocation returns NULL, as it does without AddressSanitizer.
 export ASAN_OPTIONS=allocator_may_return_null=1
+# libedit does not free what keys are bound to.
+export LSAN_OPTIONS=suppressions=$PWD/tests/leaks.txt:print_suppressions=0
 
 # What is packaged is the release build; the others can be neither linked statically nor without their sanitizer.
 only=

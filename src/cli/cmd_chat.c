@@ -4,10 +4,10 @@
 
 #include <errno.h>
 #include <histedit.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <termios.h>
 #include <unistd.h>
 
 /* Where messages come from. */
@@ -19,7 +19,6 @@ struct reader {
     size_t lines;  /* read so far */
     char *message; /* the lines of a message that goes on, joined */
     size_t joined; /* its length so far; 0: there is none */
-    bool dropped;  /* Ctrl-C was typed */
     bool no_memory;
 };
 
@@ -31,24 +30,18 @@ static char *edit_prompt(EditLine *edit)
     return reader && reader->joined ? next : first;
 }
 
-/* While a line is edited Ctrl-C and Ctrl-Z are keys like any other: a signal would be lost when it came between the
- * prompt and the read that waits for a key. */
-static unsigned char drop_message(EditLine *edit, int key)
-{
-    (void)key;
-    struct reader *reader = NULL;
-    el_get(edit, EL_CLIENTDATA, &reader);
-    reader->dropped = true;
-    return CC_NEWLINE;
-}
+/* Ctrl-C is a key while a line is edited: a signal would be lost when it came between the prompt and the read that
+ * waits for a key. It is bound to what makes a line of its own character. */
+static const char drop_key[] = "^C", drop_keys[] = "^U^V^C^J", dropped_line[] = "\003\n";
 
-static unsigned char suspend(EditLine *edit, int key)
+static void begin_editing(EditLine *edit)
 {
-    (void)key;
-    el_set(edit, EL_PREP_TERM, 0);
-    kill(0, SIGTSTP);
-    el_set(edit, EL_PREP_TERM, 1);
-    return CC_REDISPLAY;
+    struct termios terminal;
+    el_set(edit, EL_PREP_TERM, 1); /* before the prompt shows, so that a quick Ctrl-D is not lost */
+    if (tcgetattr(STDIN_FILENO, &terminal) == 0) {
+        terminal.c_cc[VINTR] = _POSIX_VDISABLE;
+        tcsetattr(STDIN_FILENO, TCSADRAIN, &terminal);
+    }
 }
 
 static int reader_open(struct reader *reader)
@@ -70,11 +63,7 @@ static int reader_open(struct reader *reader)
     el_set(reader->edit, EL_SIGNAL, 1);
     el_set(reader->edit, EL_HIST, history, reader->history);
     el_set(reader->edit, EL_BIND, "^R", "em-inc-search-prev", NULL);
-    el_set(reader->edit, EL_SETTY, "-d", "-isig", NULL);
-    el_set(reader->edit, EL_ADDFN, "drop-message", "Drop the message", drop_message);
-    el_set(reader->edit, EL_BIND, "^C", "drop-message", NULL);
-    el_set(reader->edit, EL_ADDFN, "suspend", "Suspend the process", suspend);
-    el_set(reader->edit, EL_BIND, "^Z", "suspend", NULL);
+    el_set(reader->edit, EL_BIND, "-s", drop_key, drop_keys, NULL);
     return PM_EXIT_OK;
 }
 
@@ -93,17 +82,17 @@ static bool next_line(struct reader *reader, const char **line, size_t *len)
 {
     if (reader->edit) {
         int count = 0;
+        bool dropped;
         do {
-            el_set(reader->edit, EL_PREP_TERM, 1); /* before the prompt shows, so that a quick Ctrl-D is not lost */
-            reader->dropped = false;
+            begin_editing(reader->edit);
             errno = 0;
             *line = el_gets(reader->edit, &count);
-            reader->dropped |= !*line && errno == EINTR; /* a signal of somebody else */
-            if (reader->dropped) {
-                fputc('\n', stderr);
+            dropped = *line ? strcmp(*line, dropped_line) == 0 : errno == EINTR; /* or by a signal of somebody else */
+            if (dropped)
                 reader->joined = 0;
-            }
-        } while (reader->dropped);
+            if (dropped && !*line)
+                fputc('\n', stderr);
+        } while (dropped);
         if (!*line || count <= 0)
             return false;
         *len = (size_t)count;

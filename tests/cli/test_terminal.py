@@ -120,22 +120,6 @@ def test_ctrl_c_as_soon_as_a_prompt_shows(polymath):
         assert terminal.exit_code() == 0
 
 
-def test_suspending(polymath):
-    """Twice, in the middle of a line, which goes on where it was."""
-    with Terminal("/bin/bash", "-c", 'set -m; "$0" chat; fg; fg', polymath) as terminal:
-        terminal.wait_for(b"> ")
-        terminal.type(b"What is ")
-        for word in b"a d", b"og?\n":
-            terminal.type(b"\x1a")
-            terminal.wait_for(b"chat\r\n")  # what fg says
-            terminal.wait_for(b"> What is ")
-            terminal.type(word)
-        terminal.wait_for(DOG.encode())
-        terminal.wait_for(b"> ")
-        terminal.type(b"\x04")
-        assert terminal.exit_code() == 0
-
-
 def test_history_and_ctrl_d(polymath):
     with Terminal(polymath, "chat") as terminal:
         terminal.wait_for(b"> ")
