@@ -14,6 +14,7 @@ enum { PM_EXIT_OK = 0, PM_EXIT_FAILED = 1, PM_EXIT_USAGE = 2, PM_EXIT_INTERRUPTE
 typedef enum pm_command {
     PM_RUN,
     PM_CHAT,
+    PM_SERVE,
     PM_INSPECT,
     PM_BENCH,
     PM_PERPLEXITY,
@@ -44,6 +45,19 @@ typedef enum pm_option {
     PM_OPT_LOGIT_BIAS,
     PM_OPT_SEED,
     PM_OPT_STOP,
+    PM_OPT_HOST,
+    PM_OPT_PORT,
+    PM_OPT_ALIAS,
+    PM_OPT_PARALLEL,
+    PM_OPT_QUEUE,
+    PM_OPT_CACHE_MEM,
+    PM_OPT_API_KEY_FILE,
+    PM_OPT_NO_AUTH,
+    PM_OPT_CORS,
+    PM_OPT_MAX_BODY,
+    PM_OPT_TIMEOUT,
+    PM_OPT_LOG_FORMAT,
+    PM_OPT_LOG_FILE,
     PM_OPT_CONTEXTS,
     PM_OPT_REPEAT,
     PM_OPT_OPS,
@@ -64,7 +78,7 @@ typedef enum pm_option {
 
 typedef struct pm_value {
     bool given;
-    int64_t integer;  /* whole numbers; the index of a choice */
+    int64_t integer;  /* whole numbers; bytes; the index of a choice */
     double number;    /* other numbers */
     const char *text; /* as it was written */
 } pm_value;
@@ -204,6 +218,7 @@ double pm_decode_speed(const pm_result *result);
 /* ---- one function a command; each returns the exit code ---- */
 int pm_cmd_run(const pm_args *args);
 int pm_cmd_chat(const pm_args *args);
+int pm_cmd_serve(const pm_args *args);
 int pm_cmd_inspect(const pm_args *args);
 int pm_cmd_bench(const pm_args *args);
 int pm_cmd_perplexity(const pm_args *args);

@@ -12,13 +12,9 @@
 #include <unistd.h>
 
 static int (*const command_table[PM_COMMANDS])(const pm_args *args) = {
-    [PM_RUN] = pm_cmd_run,
-    [PM_CHAT] = pm_cmd_chat,
-    [PM_INSPECT] = pm_cmd_inspect,
-    [PM_BENCH] = pm_cmd_bench,
-    [PM_PERPLEXITY] = pm_cmd_perplexity,
-    [PM_TOKENIZE] = pm_cmd_tokenize,
-    [PM_TEMPLATE] = pm_cmd_template,
+    [PM_RUN] = pm_cmd_run,           [PM_CHAT] = pm_cmd_chat,         [PM_SERVE] = pm_cmd_serve,
+    [PM_INSPECT] = pm_cmd_inspect,   [PM_BENCH] = pm_cmd_bench,       [PM_PERPLEXITY] = pm_cmd_perplexity,
+    [PM_TOKENIZE] = pm_cmd_tokenize, [PM_TEMPLATE] = pm_cmd_template,
 };
 
 /* A mapped file of weights that becomes shorter while a step reads it: the library notices between steps, in one the

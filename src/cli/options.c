@@ -9,17 +9,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum kind { FLAG, INTEGER, NUMBER, TEXT, LIST, NUMBERS, BIAS, SETTING, CHOICE } kind;
+typedef enum kind { FLAG, INTEGER, SIZE, NUMBER, TEXT, LIST, NUMBERS, BIAS, SETTING, CHOICE } kind;
 
 enum {
     RUN = 1 << PM_RUN,
     CHAT = 1 << PM_CHAT,
+    SERVE = 1 << PM_SERVE,
     INSPECT = 1 << PM_INSPECT,
     BENCH = 1 << PM_BENCH,
     PERPLEXITY = 1 << PM_PERPLEXITY,
     TOKENIZE = 1 << PM_TOKENIZE,
     TEMPLATE = 1 << PM_TEMPLATE,
-    ENGINE = RUN | CHAT | INSPECT | BENCH | PERPLEXITY, /* what opens the model */
+    ENGINE = RUN | CHAT | SERVE | INSPECT | BENCH | PERPLEXITY, /* what opens the model */
     ALL = ENGINE | TOKENIZE | TEMPLATE
 };
 
@@ -28,7 +29,7 @@ static const struct option {
     const char *value; /* what --help calls its value; of a CHOICE, the choices separated by '|' */
     kind kind;
     int commands;
-    double min, max; /* of INTEGER and NUMBER; a max of 0 is INT64_MAX */
+    double min, max; /* of INTEGER, SIZE and NUMBER; a max of 0 is INT64_MAX */
     const char *help;
 } options[PM_OPTIONS] = {
     [PM_OPT_RAW] = {"--raw", NULL, FLAG, RUN, 0, 0, "continue PROMPT as it is, without the chat template"},
@@ -69,6 +70,31 @@ static const struct option {
                            "add X, from -100 to 100, to the logit of token ID; may be repeated"},
     [PM_OPT_SEED] = {"--seed", "N", INTEGER, RUN | CHAT, 0, 0, "make sampling repeatable (default: a random seed)"},
     [PM_OPT_STOP] = {"--stop", "TEXT", LIST, RUN | CHAT, 0, 0, "end an answer before TEXT; may be repeated"},
+    [PM_OPT_HOST] = {"--host", "ADDRESS", TEXT, SERVE, 0, 0, "the address to listen on (default: 127.0.0.1)"},
+    [PM_OPT_PORT] = {"--port", "N", INTEGER, SERVE, 0, 65535,
+                     "the port to listen on; 0: one that is free (default: 8080)"},
+    [PM_OPT_ALIAS] = {"--alias", "NAME", TEXT, SERVE, 0, 0,
+                      "what requests call the model (default: the name of its directory)"},
+    [PM_OPT_PARALLEL] = {"--parallel", "N", INTEGER, SERVE, 1, 512, "answers written at once, at most (default: 8)"},
+    [PM_OPT_QUEUE] = {"--queue", "N", INTEGER, SERVE, 1, 100000,
+                      "answers that wait for their turn, at most; more are refused (default: 64)"},
+    [PM_OPT_CACHE_MEM] = {"--cache-mem", "SIZE", SIZE, SERVE, 1, 0,
+                          "memory for conversations, such as 8G (default: what is free, as far as it is of use)"},
+    [PM_OPT_API_KEY_FILE] = {"--api-key-file", "FILE", TEXT, SERVE, 0, 0,
+                             "only requests with a key in FILE, which has one a line, are answered"},
+    [PM_OPT_NO_AUTH] = {"--no-auth", NULL, FLAG, SERVE, 0, 0,
+                        "listen on an address that others reach, without keys: anybody may ask"},
+    [PM_OPT_CORS] = {"--cors", "ORIGIN", TEXT, SERVE, 0, 0,
+                     "let web pages of ORIGIN, such as https://example.org, ask; *: those of any"},
+    [PM_OPT_MAX_BODY] = {"--max-body", "SIZE", SIZE, SERVE, 1, (double)(1 << 30),
+                         "bytes of a request, at most (default: 32M)"},
+    [PM_OPT_TIMEOUT] =
+        {"--timeout", "SECONDS", NUMBER, SERVE, 1, 86400,
+         "close connections on which no whole request comes, or nothing is read, for so long (default: 60)"},
+    [PM_OPT_LOG_FORMAT] = {"--log-format", "text|json", CHOICE, SERVE, 0, 0,
+                           "how the line is written that each request leaves (default: text)"},
+    [PM_OPT_LOG_FILE] = {"--log-file", "FILE", TEXT, SERVE, 0, 0,
+                         "append these lines to FILE, opened again at SIGHUP (default: stderr)"},
     [PM_OPT_CONTEXTS] = {"--contexts", "LIST", NUMBERS, BENCH, 0, 0,
                          "measure after so many tokens (default: 0,512,2048, each at most the model's limit less 512)"},
     [PM_OPT_REPEAT] = {"--repeat", "N", INTEGER, BENCH, 1, 1000,
@@ -87,9 +113,9 @@ static const struct option {
                     "most tokens of prompt and answer, or of a window (default: the model's limit)"},
     [PM_OPT_KV_TYPE] = {"--kv-type", "f16|f32|q8", CHOICE, ENGINE, 0, 0, /* in the order of pm_kv_type */
                         "element type of the attention cache; q8: 8 bits, a scale for each 64 (default: f16)"},
-    [PM_OPT_PRECISION] = {"--precision", "exact|fast", CHOICE, RUN | CHAT | BENCH | PERPLEXITY, 0, 0,
+    [PM_OPT_PRECISION] = {"--precision", "exact|fast", CHOICE, RUN | CHAT | SERVE | BENCH | PERPLEXITY, 0, 0,
                           "round activations to 16 or to 8 bits for quantised weights (default: exact)"},
-    [PM_OPT_THREADS] = {"--threads", "N", INTEGER, RUN | CHAT | BENCH | PERPLEXITY, 1, 1024,
+    [PM_OPT_THREADS] = {"--threads", "N", INTEGER, RUN | CHAT | SERVE | BENCH | PERPLEXITY, 1, 1024,
                         "threads (default: one per physical core)"},
     [PM_OPT_VERBOSE] = {"--verbose", NULL, FLAG, RUN | CHAT | PERPLEXITY, 0, 0,
                         "say on stderr what was loaded, what is not applied, the seed, and timings"},
@@ -104,6 +130,7 @@ static const struct command {
 } commands[PM_COMMANDS] = {
     [PM_RUN] = {"run", "[MODEL] [PROMPT]", 2, "answer one prompt; a PROMPT of - is read from stdin"},
     [PM_CHAT] = {"chat", "[MODEL]", 1, "hold a conversation; Ctrl-C ends an answer, Ctrl-D the conversation"},
+    [PM_SERVE] = {"serve", "[MODEL]", 1, "answer over HTTP, as OpenAI's API does, for many at once"},
     [PM_INSPECT] = {"inspect", "[MODEL]", 1, "say whether a checkpoint can be run and what memory it takes"},
     [PM_BENCH] = {"bench", "[MODEL]", 1, "measure how fast a model runs and how far that is from the machine's limit"},
     [PM_PERPLEXITY] = {"perplexity", "[MODEL] FILE", 2, "say how well a model foresees a text; a FILE of - is stdin"},
@@ -167,6 +194,25 @@ static bool parse_integer(const struct option *option, const char *text, int64_t
     return (double)n >= option->min && (option->max == 0 || (double)n <= option->max);
 }
 
+/* A whole number of bytes in the option's range, in the units that a K, M, G or T at its end says. */
+static bool parse_size(const struct option *option, const char *text, int64_t *out)
+{
+    static const char units[] = "KMGT";
+    size_t n = strlen(text);
+    const char *unit = n > 1 ? strchr(units, toupper((unsigned char)text[n - 1])) : NULL;
+    char digits[24];
+    if (n >= sizeof(digits))
+        return false;
+    snprintf(digits, sizeof(digits), "%.*s", (int)(unit ? n - 1 : n), text);
+    if (*digits == '-' || !parse_integer(option, digits, out))
+        return false;
+    int shift = unit ? 10 * (int)(unit - units + 1) : 0;
+    if (*out > INT64_MAX >> shift)
+        return false;
+    *out <<= shift;
+    return option->max == 0 || (double)*out <= option->max;
+}
+
 /* A decimal number in the option's range; no hexadecimal, infinities or spaces, which strtod would take. */
 static bool parse_number(const struct option *option, const char *text, double *out)
 {
@@ -224,6 +270,10 @@ static int set_value(pm_args *args, pm_option id, const char *text)
             return PM_EXIT_OK;
         return pm_cli_usage("%s takes a whole number from %.0f to %" PRId64 ", not '%s'", option->name, option->min,
                             option->max == 0 ? INT64_MAX : (int64_t)option->max, text);
+    case SIZE:
+        if (parse_size(option, text, &value->integer))
+            return PM_EXIT_OK;
+        return pm_cli_usage("%s takes a number of bytes, such as 512M or 8G, not '%s'", option->name, text);
     case NUMBER:
         if (parse_number(option, text, &value->number))
             return PM_EXIT_OK;
@@ -314,8 +364,8 @@ static int find_command(pm_args *args, const char *name)
             return PM_EXIT_OK;
         }
     }
-    return pm_cli_usage("unknown command '%s'; there are run, chat, inspect, bench, perplexity, tokenize and template",
-                        name);
+    return pm_cli_usage(
+        "unknown command '%s'; there are run, chat, serve, inspect, bench, perplexity, tokenize and template", name);
 }
 
 /* The first word of the command line: a command, help, --help or --version. */
@@ -331,7 +381,8 @@ static int parse_command(pm_args *args, int argc, char **argv)
         return find_command(args, argv[1]);
     bool question = strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "--version") == 0;
     if (argc > 2 || !question)
-        return pm_cli_usage("the first word is a command: run, chat, inspect, bench, perplexity, tokenize or template");
+        return pm_cli_usage(
+            "the first word is a command: run, chat, serve, inspect, bench, perplexity, tokenize or template");
     return PM_EXIT_OK;
 }
 
@@ -448,7 +499,7 @@ void pm_args_help(const pm_args *args)
                "options.\n",
                args->command == PM_RUN ? "PROMPT" : "TEXT");
     bool answers = args->command == PM_RUN || args->command == PM_CHAT;
-    bool alone = args->command == PM_INSPECT || args->command == PM_BENCH;
+    bool alone = args->command == PM_INSPECT || args->command == PM_BENCH || args->command == PM_SERVE;
     printf("%sMODEL left out is the bundled model.%s\n", alone ? "\n" : "",
            answers ? " Defaults come from the model's generation_config.json." : "");
 }

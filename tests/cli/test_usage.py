@@ -7,7 +7,7 @@ import pytest
 
 from command import call, refused
 
-COMMANDS = ["run", "chat", "inspect", "bench", "perplexity", "tokenize", "template"]
+COMMANDS = ["run", "chat", "serve", "inspect", "bench", "perplexity", "tokenize", "template"]
 
 
 def options(text):
@@ -28,11 +28,14 @@ def every_option(polymath):
     "args, words",
     [
         ([], ["run"]),
-        (["walk"], ["walk", "run, chat, inspect, bench, perplexity, tokenize and template"]),
-        (["--json"], ["run, chat, inspect, bench, perplexity, tokenize or template"]),
+        (["walk"], ["walk", "run, chat, serve, inspect, bench, perplexity, tokenize and template"]),
+        (["--json"], ["run, chat, serve, inspect, bench, perplexity, tokenize or template"]),
         (["run"], ["PROMPT is missing"]),
         (["run", "a", "b", "c"], ["'c'", "quotes"]),
         (["chat", "a", "b"], ["'b' is one word too many for 'polymath chat [MODEL]' (see"]),
+        (["serve", "a", "b"], ["'b' is one word too many for 'polymath serve [MODEL]' (see"]),
+        (["serve", "--seed", "1"], ["--seed", "polymath serve"]),
+        (["run", "--port", "1", "x"], ["--port", "polymath run"]),
         (["inspect", "a", "b"], ["'b' is one word too many for 'polymath inspect [MODEL]' (see"]),
         (["help", "walk"], ["walk"]),
         (["help", "run", "chat"], ["help"]),
@@ -112,6 +115,17 @@ def test_ways_to_ask_for_help(polymath):
 def test_values_out_of_range(polymath, option, bad):
     prompt = [] if option == "--ids" else ["x"]
     refused(call(polymath, "run", "--json", f"{option}={bad}", *prompt), 2, option, f"'{bad}'")
+
+
+@pytest.mark.parametrize(
+    "option, bad",
+    [("--cache-mem", v) for v in ["", "0", "-1", "G", "1.5G", "1X", "8GB", "99999999999999999999", "9999999999G"]]
+    + [("--max-body", v) for v in ["0", "2G", "k"]]
+    + [("--port", v) for v in ["-1", "65536", "http"]]
+    + [("--parallel", "0"), ("--parallel", "513"), ("--queue", "0"), ("--timeout", "0"), ("--log-format", "xml")],
+)
+def test_values_of_serve_out_of_range(polymath, option, bad):
+    refused(call(polymath, "serve", f"{option}={bad}"), 2, option, f"'{bad}'")
 
 
 def test_a_lone_directory_is_the_model(polymath, bundled):

@@ -1,0 +1,31 @@
+/* polymath serve: turns words into the options of the server. */
+#include "cli.h"
+
+#include "server/server.h"
+
+int pm_cmd_serve(const pm_args *args)
+{
+    const pm_value *value = args->value;
+    char bundled[4096];
+    pm_error err;
+    pm_serve_options options = {
+        .alias = value[PM_OPT_ALIAS].text,
+        .engine = pm_engine_flags(args),
+        .parallel = (int)value[PM_OPT_PARALLEL].integer,
+        .queue = (int)value[PM_OPT_QUEUE].integer,
+        .cache_bytes = (uint64_t)value[PM_OPT_CACHE_MEM].integer,
+        .host = value[PM_OPT_HOST].text,
+        .port = value[PM_OPT_PORT].given ? (int)value[PM_OPT_PORT].integer : 8080,
+        .api_key_file = value[PM_OPT_API_KEY_FILE].text,
+        .no_auth = value[PM_OPT_NO_AUTH].given,
+        .cors = value[PM_OPT_CORS].text,
+        .max_body = (size_t)value[PM_OPT_MAX_BODY].integer,
+        .timeout = value[PM_OPT_TIMEOUT].number,
+        .log_file = value[PM_OPT_LOG_FILE].text,
+        .log_json = value[PM_OPT_LOG_FORMAT].integer == 1,
+    };
+    int code = pm_find_model(args->n_words > 0 ? args->words[0] : NULL, bundled, sizeof(bundled), &options.model);
+    if (code != PM_EXIT_OK)
+        return code;
+    return pm_serve(&options, &err) == PM_OK ? PM_EXIT_OK : pm_cli_fail("%s", err.message);
+}

@@ -1,0 +1,228 @@
+#define _GNU_SOURCE /* POLLRDHUP */
+#include "worker.h"
+
+#include "job.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+enum { WATCHED_MAX = 256 }; /* sockets that one call of poll looks at */
+
+static void ring(int bell)
+{
+    uint64_t one = 1;
+    ssize_t ignored = write(bell, &one, sizeof(one));
+    (void)ignored; /* it rings already when it is full */
+}
+
+/* Waits until the bell rings, for `milliseconds` at most (-1: for ever). */
+static void wait_for(int bell, int milliseconds)
+{
+    struct pollfd watched = {.fd = bell, .events = POLLIN};
+    uint64_t rings;
+    if (poll(&watched, 1, milliseconds) > 0) {
+        ssize_t ignored = read(bell, &rings, sizeof(rings));
+        (void)ignored;
+    }
+}
+
+/* ---- loading ---- */
+
+/* Tells HTTP's thread how things are. */
+static void publish(pm_server *server)
+{
+    pm_scheduler_info info;
+    pm_scheduler_describe(server->scheduler, &info);
+    pthread_mutex_lock(&server->lock);
+    server->gauges.scheduler = info;
+    pthread_mutex_unlock(&server->lock);
+}
+
+static int load(pm_server *server, pm_error *err)
+{
+    const pm_serve_options *options = &server->options;
+    pm_info info;
+    double start = pm_clock();
+    uint64_t available = pm_memory_available();
+    int status = pm_engine_open(&server->engine, options->model, &options->engine, err);
+    if (status != PM_OK)
+        return status;
+    pm_engine_info(server->engine, &info);
+    int parallel = options->parallel ? options->parallel : 8;
+    pm_scheduler_options chosen = {.parallel = options->parallel, .queue = options->queue};
+    chosen.cache_bytes = options->cache_bytes
+                             ? options->cache_bytes
+                             : pm_cache_budget(available, info.weight_bytes, info.cache_bytes, parallel);
+    status = pm_scheduler_new(&server->scheduler, server->engine, &chosen, err);
+    if (status != PM_OK)
+        return status;
+    pthread_mutex_lock(&server->lock);
+    server->gauges.model = info;
+    pthread_mutex_unlock(&server->lock);
+    publish(server);
+    pm_log_say(&server->log, "%s: %s, %s, context %d, %s, %.0f MiB for timelines; loaded in %.2f s", server->name,
+               info.family, info.formats, info.ctx, info.device, (double)chosen.cache_bytes / (1 << 20),
+               pm_clock() - start);
+    return PM_OK;
+}
+
+/* ---- exchanges ---- */
+
+static pm_exchange *take_inbox(pm_server *server)
+{
+    pthread_mutex_lock(&server->lock);
+    pm_exchange *first = server->inbox;
+    server->inbox = NULL;
+    server->inbox_end = &server->inbox;
+    pthread_mutex_unlock(&server->lock);
+    return first;
+}
+
+/* Begins to answer what has come. */
+static void take_in(pm_server *server, bool refuse)
+{
+    pm_exchange *next;
+    for (pm_exchange *exchange = take_inbox(server); exchange; exchange = next) {
+        pm_refusal refusal;
+        next = exchange->next;
+        exchange->next = NULL;
+        if (refuse) {
+            pm_refuse(&refusal, 503, "not_ready", NULL, "the server is stopping");
+            refusal.retry_after = 10;
+            pm_exchange_refuse(exchange, &refusal);
+        } else if (!pm_exchange_left(exchange)) {
+            exchange->route->work(exchange);
+        }
+        pm_exchange_drop(exchange);
+    }
+}
+
+/* Looks at the sockets of n suspended connections, and wakes those whose client has left. Only this thread wakes
+ * connections, so that they are suspended still, and their sockets theirs. */
+static void look(pm_exchange **exchanges, struct pollfd *watched, size_t n)
+{
+    if (n == 0 || poll(watched, n, 0) <= 0)
+        return;
+    for (size_t i = 0; i < n; i++) {
+        if (!(watched[i].revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)))
+            continue;
+        pthread_mutex_lock(&exchanges[i]->lock);
+        exchanges[i]->gone = true;
+        pthread_mutex_unlock(&exchanges[i]->lock);
+    }
+}
+
+/* Ends the work for clients that have left. */
+static void notice_leavers(pm_server *server)
+{
+    struct pollfd watched[WATCHED_MAX];
+    pm_exchange *watching[WATCHED_MAX];
+    size_t n = 0;
+    for (pm_exchange *exchange = server->answering; exchange; exchange = exchange->next) {
+        pthread_mutex_lock(&exchange->lock);
+        bool waits = exchange->suspended;
+        pthread_mutex_unlock(&exchange->lock);
+        if (!waits)
+            continue;
+        watching[n] = exchange;
+        watched[n++] = (struct pollfd){.fd = exchange->fd, .events = POLLRDHUP};
+        if (n == WATCHED_MAX) {
+            look(watching, watched, n);
+            n = 0;
+        }
+    }
+    look(watching, watched, n);
+    for (pm_exchange *exchange = server->answering; exchange; exchange = exchange->next)
+        if (pm_exchange_left(exchange))
+            pm_job_cancel(exchange->job);
+}
+
+/* ---- the thread ---- */
+
+static bool asked_to_stop(pm_server *server, double *deadline)
+{
+    pthread_mutex_lock(&server->lock);
+    bool stop = server->stop;
+    *deadline = server->deadline;
+    pthread_mutex_unlock(&server->lock);
+    return stop;
+}
+
+/* Refuses what is being answered. */
+static void give_up(pm_server *server)
+{
+    pm_refusal refusal;
+    pm_refuse(&refusal, 503, "stopping", NULL, "the server has stopped");
+    refusal.retry_after = 10;
+    for (pm_exchange *exchange = server->answering; exchange; exchange = exchange->next)
+        pm_job_fail(exchange->job, &refusal);
+}
+
+static void serve(pm_server *server)
+{
+    double deadline;
+    for (;;) {
+        bool stop = asked_to_stop(server, &deadline);
+        take_in(server, stop);
+        notice_leavers(server);
+        if (stop && (!server->answering || pm_clock() > deadline))
+            break;
+        if (!pm_scheduler_step(server->scheduler))
+            wait_for(server->wake, -1);
+        publish(server);
+    }
+    give_up(server);
+}
+
+static void *run(void *argument)
+{
+    pm_server *server = argument;
+    int status = load(server, &server->failure);
+    server->stage = status == PM_OK ? PM_READY : PM_FAILED;
+    if (status == PM_OK)
+        serve(server);
+    else
+        ring(server->wake_main);
+    pm_scheduler_free(server->scheduler);
+    take_in(server, true);
+    pm_engine_close(server->engine);
+    return NULL;
+}
+
+bool pm_worker_start(pm_server *server)
+{
+    server->inbox_end = &server->inbox;
+    pthread_mutex_init(&server->lock, NULL);
+    return pthread_create(&server->thread, NULL, run, server) == 0;
+}
+
+void pm_worker_take(pm_server *server, pm_exchange *exchange)
+{
+    pm_exchange_hold(exchange);
+    exchange->next = NULL;
+    pthread_mutex_lock(&server->lock);
+    *server->inbox_end = exchange;
+    server->inbox_end = &exchange->next;
+    pthread_mutex_unlock(&server->lock);
+    ring(server->wake);
+}
+
+void pm_worker_stop(pm_server *server, double deadline)
+{
+    int loading = PM_READY;
+    atomic_compare_exchange_strong(&server->stage, &loading, PM_DRAINING);
+    pthread_mutex_lock(&server->lock);
+    server->stop = true;
+    server->deadline = deadline;
+    pthread_mutex_unlock(&server->lock);
+    ring(server->wake);
+}
+
+void pm_worker_join(pm_server *server)
+{
+    pthread_join(server->thread, NULL);
+}

@@ -1,0 +1,17 @@
+/* The engine's thread: it alone uses the model. Others hand exchanges to it. */
+#ifndef PM_WORKER_H
+#define PM_WORKER_H
+
+#include "state.h"
+
+/* Starts the thread, which loads the model and then takes exchanges. False without memory or threads. */
+bool pm_worker_start(pm_server *server);
+
+/* Hands over an exchange (with a reference) whose route's `work` is called on the engine's thread. */
+void pm_worker_take(pm_server *server, pm_exchange *exchange);
+
+/* Ends the thread: requests that are being answered have until `deadline` (pm_clock), then they are refused. */
+void pm_worker_stop(pm_server *server, double deadline);
+void pm_worker_join(pm_server *server);
+
+#endif
