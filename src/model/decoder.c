@@ -1,6 +1,7 @@
 /* Loading of pre-norm decoders. */
 #include "model/decoder.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -106,12 +107,12 @@ static const int_field int_fields[] = {
     {"num_key_value_heads", NULL, TOP(kv_heads), 1 << 12, PM_ATTENTION, FROM_HEADS},
     {"head_dim", NULL, DIM(PM_D_HEAD), 1 << 12, PM_ATTENTION, FROM_HIDDEN},
     {"sliding_window", NULL, TOP(window), 1 << 24, PM_WINDOW, WINDOW},
-    {"linear_conv_kernel_dim", NULL, DIM(PM_D_KERNEL), 64, PM_DELTA, REQUIRED},
+    {"linear_conv_kernel_dim", NULL, DIM(PM_D_KERNEL), INT_MAX, PM_DELTA, REQUIRED}, /* PM_CONV_WIDTHS */
     {"linear_num_key_heads", NULL, TOP(key_heads), 1 << 10, PM_DELTA, REQUIRED},
     {"linear_key_head_dim", NULL, TOP(key_dim), 1 << 10, PM_DELTA, REQUIRED},
     {"linear_num_value_heads", NULL, DIM(PM_D_VALUE_HEADS), 1 << 10, PM_DELTA, REQUIRED},
     {"linear_value_head_dim", NULL, DIM(PM_D_VALUE_DIM), 1 << 10, PM_DELTA, REQUIRED},
-    {"conv_L_cache", NULL, DIM(PM_D_KERNEL), 64, PM_SHORT_CONV, REQUIRED},
+    {"conv_L_cache", NULL, DIM(PM_D_KERNEL), INT_MAX, PM_SHORT_CONV, REQUIRED}, /* the same */
     {"intermediate_size", "block_ff_dim", DIM(PM_D_MLP), MAX_WIDTH, PM_MLP, REQUIRED},
     {"num_experts", "num_local_experts|n_routed_experts", DIM(PM_D_EXPERTS), 1 << 16, PM_MOE, REQUIRED},
     {"num_experts_per_tok", NULL, TOP(route.top_k), 1 << 16, PM_MOE, REQUIRED},
@@ -146,18 +147,6 @@ bool pm_decoder_window(const pm_config *config)
            (!json_object_get(config->text, "sliding_window") && !json_object_get(config->root, "sliding_window"));
 }
 
-int pm_decoder_list_entry(const pm_model *model, const char *field, int i, const char **out, pm_error *err)
-{
-    const json_t *list = pm_config_get(model->config, field);
-    if (list && (!json_is_array(list) || json_array_size(list) != (size_t)model->layers))
-        return pm_fail(err, PM_ERR_FORMAT, "%s: %s has %zu entries, but num_hidden_layers is %d", model->config->path,
-                       field, json_array_size(list), model->layers);
-    *out = list ? json_string_value(json_array_get(list, (size_t)i)) : NULL;
-    if (list && !*out)
-        return pm_fail(err, PM_ERR_FORMAT, "%s: entry %d of %s is not a string", model->config->path, i, field);
-    return PM_OK;
-}
-
 /* Relations between fields that the parts rely on. */
 static int check_config(const pm_model *model, const pm_decoder *d, pm_error *err)
 {
@@ -168,9 +157,6 @@ static int check_config(const pm_model *model, const pm_decoder *d, pm_error *er
     if ((d->kinds & PM_DELTA) && d->dims[PM_D_VALUE_HEADS] % d->key_heads)
         return pm_fail(err, PM_ERR_FORMAT, "%s: linear_num_value_heads %d is not a multiple of linear_num_key_heads %d",
                        path, d->dims[PM_D_VALUE_HEADS], d->key_heads);
-    if ((d->kinds & (PM_DELTA | PM_SHORT_CONV)) && d->dims[PM_D_KERNEL] < 2)
-        return pm_fail(err, PM_ERR_UNSUPPORTED, "%s: %s = 1 is not supported", path,
-                       d->kinds & PM_DELTA ? "linear_conv_kernel_dim" : "conv_L_cache");
     if ((d->kinds & PM_MOE) && d->route.top_k > d->dims[PM_D_EXPERTS])
         return pm_fail(err, PM_ERR_FORMAT, "%s: num_experts_per_tok %d is more than num_experts %d", path,
                        d->route.top_k, d->dims[PM_D_EXPERTS]);
@@ -196,19 +182,14 @@ static int read_route(const pm_config *config, pm_decoder *d, pm_error *err)
     return status ? pm_fail(err, status, "%s: %s", config->path, why.message) : PM_OK;
 }
 
-/* The number of layers, and the kind of each. */
+/* The kind of each layer. */
 static int read_layers(pm_model *model, pm_decoder *d, pm_error *err)
 {
-    int status = d->spec->layers
-                     ? d->spec->layers(model->config, &model->layers, err)
-                     : pm_config_int(model->config, "num_hidden_layers", 1, PM_MAX_LAYERS, &model->layers, err);
-    if (status != PM_OK)
-        return status;
     d->layers = pm_arena_alloc(&model->arena, (size_t)model->layers, sizeof(*d->layers));
     if (!d->layers)
         return pm_fail_memory(err);
     for (int i = 0; i < model->layers; i++) {
-        status = d->spec->kind(model, i, &d->layers[i].kind, err);
+        int status = d->spec->kind(model, i, &d->layers[i].kind, err);
         if (status != PM_OK)
             return status;
         d->layers[i].kind |= d->spec->one_block ? 0 : PM_TWO_BLOCKS;
@@ -332,11 +313,9 @@ static int load_weights(pm_model *model, pm_decoder *d, pm_error *err)
                             .top_k = d->route.top_k,
                             .splits = pm_latent_splits,
                             .heads = d->heads,
-                            .layers = model->layers};
-    int status =
-        pm_config_int_or(model->config, "num_nextn_predict_layers", 0, 1 << 10, 0, &d->layout.more_layers, err);
-    if (status == PM_OK)
-        status = pm_loader_open(loader, &d->layout, err);
+                            .layers = model->layers,
+                            .more_layers = model->more_layers};
+    int status = pm_loader_open(loader, &d->layout, err);
     if (status != PM_OK)
         return status;
     loader->centred = norms_are_centred(model, d);

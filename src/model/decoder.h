@@ -99,8 +99,6 @@ enum {
         "rope_scaling.type", PM_ROPE_TYPES                                                                             \
     }
 
-enum { PM_MAX_LAYERS = 1 << 12 };
-
 typedef struct pm_decoder pm_decoder;
 
 typedef struct pm_decoder_spec {
@@ -117,8 +115,6 @@ typedef struct pm_decoder_spec {
     bool interleaved_index; /* the same: indexer_rope_interleave */
     const char *norm_eps;   /* another name of rms_norm_eps, or NULL */
     pm_route route;         /* kind and what the config says nothing of; zeros: softmax */
-    /* The number of layers; NULL: num_hidden_layers says it. */
-    int (*layers)(const pm_config *config, int *layers, pm_error *err);
     /* The kind of layer i. */
     int (*kind)(const pm_model *model, int i, unsigned *kind, pm_error *err);
     /* NULL, or completes what has been read of the config by rules of the family's own. */
@@ -127,9 +123,6 @@ typedef struct pm_decoder_spec {
 
 /* Where stacks of experts are found, by transformers' and by mlx-lm's names. */
 extern const pm_stack pm_expert_stacks[];
-
-/* The entry of layer i in the config's list `field` of names, NULL without the list. */
-int pm_decoder_list_entry(const pm_model *model, const char *field, int i, const char **out, pm_error *err);
 
 /* load and step of a pm_family whose spec is a pm_decoder_spec. */
 int pm_decoder_load(pm_model *model, int step_tokens, pm_error *err);

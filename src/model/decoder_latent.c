@@ -73,8 +73,10 @@ int pm_latent_config(pm_model *model, pm_decoder *d, pm_error *err)
     if (status == PM_OK)
         status = pm_config_int_or(config, "num_key_value_heads", 1, MOST_HEADS, d->heads, &kv_heads, err);
     if (status == PM_OK && kv_heads != d->heads)
-        status = pm_fail(err, PM_ERR_UNSUPPORTED, "%s: num_key_value_heads %d is not num_attention_heads %d",
-                         config->path, kv_heads, d->heads);
+        status =
+            pm_fail(err, PM_ERR_UNSUPPORTED,
+                    "%s: family '%s' with num_key_value_heads %d that is not num_attention_heads %d is not supported",
+                    config->path, model->model_type, kv_heads, d->heads);
     if (status == PM_OK && (d->kinds & PM_INDEXER) && d->dims[PM_D_INDEX_HEAD] < d->rope_dim)
         status = pm_fail(err, PM_ERR_FORMAT, "%s: index_head_dim %d is less than qk_rope_head_dim %d", config->path,
                          d->dims[PM_D_INDEX_HEAD], d->rope_dim);

@@ -1,6 +1,7 @@
 /* Mamba-2 (Dao and Gu 2024), a mixer of pre-norm decoders, with the config fields of Nemotron-H. */
 #include "model/decoder.h"
 
+#include <limits.h>
 #include <math.h>
 
 #define TOP(member) offsetof(pm_decoder, member)
@@ -47,9 +48,11 @@ int pm_mamba_config(pm_model *model, pm_decoder *d, pm_error *err)
         size_t out;
         int max;
     } fields[] = {
-        {"mamba_num_heads", NULL, DIM(PM_D_MAMBA_HEADS), MOST}, {"mamba_head_dim", NULL, TOP(mamba_head_dim), MOST},
-        {"ssm_state_size", NULL, TOP(mamba_state), MOST},       {"n_groups", "mamba_n_groups", TOP(mamba_groups), MOST},
-        {"conv_kernel", "mamba_d_conv", DIM(PM_D_KERNEL), 64},
+        {"mamba_num_heads", NULL, DIM(PM_D_MAMBA_HEADS), MOST},
+        {"mamba_head_dim", NULL, TOP(mamba_head_dim), MOST},
+        {"ssm_state_size", NULL, TOP(mamba_state), MOST},
+        {"n_groups", "mamba_n_groups", TOP(mamba_groups), MOST},
+        {"conv_kernel", "mamba_d_conv", DIM(PM_D_KERNEL), INT_MAX}, /* PM_CONV_WIDTHS */
     };
     const pm_config *config = model->config;
     int status = PM_OK, *dims = d->dims;
@@ -64,8 +67,6 @@ int pm_mamba_config(pm_model *model, pm_decoder *d, pm_error *err)
     if (dims[PM_D_MAMBA_HEADS] % d->mamba_groups)
         return pm_fail(err, PM_ERR_FORMAT, "%s: mamba_num_heads %d is not a multiple of n_groups %d", config->path,
                        dims[PM_D_MAMBA_HEADS], d->mamba_groups);
-    if (dims[PM_D_KERNEL] < 2)
-        return pm_fail(err, PM_ERR_UNSUPPORTED, "%s: conv_kernel = 1 is not supported", config->path);
     dims[PM_D_INNER] = dims[PM_D_MAMBA_HEADS] * d->mamba_head_dim;
     dims[PM_D_MAMBA_CHANNELS] = dims[PM_D_INNER] + 2 * d->mamba_groups * d->mamba_state;
     dims[PM_D_MAMBA_IN] = dims[PM_D_INNER] + dims[PM_D_MAMBA_CHANNELS] + dims[PM_D_MAMBA_HEADS];

@@ -7,7 +7,6 @@
 #include "model/decoder.h"
 
 #include <math.h>
-#include <string.h>
 
 static const pm_rename renames[] = {{NULL, NULL}};
 
@@ -18,16 +17,14 @@ static const pm_rename renames[] = {{NULL, NULL}};
 static int feed_forward(const pm_model *model, int i, unsigned *kind, pm_error *err)
 {
     const pm_config *config = model->config;
-    const char *type;
+    const pm_layer_kind *type = pm_layer_listed(model->family, config, "mlp_layer_types", i);
     int dense, every;
-    int status = pm_decoder_list_entry(model, "mlp_layer_types", i, &type, err);
-    if (status == PM_OK)
-        status = pm_config_int_or(config, "first_k_dense_replace", 0, 1 << 16, 0, &dense, err);
+    int status = pm_config_int_or(config, "first_k_dense_replace", 0, 1 << 16, 0, &dense, err);
     if (status == PM_OK)
         status = pm_config_int_or(config, "moe_layer_freq", 1, 1 << 16, 1, &every, err);
     if (status != PM_OK)
         return status;
-    bool sparse = type ? strcmp(type, "sparse") == 0 : i >= dense && i % every == 0;
+    bool sparse = type ? type->kind & PM_MOE : i >= dense && i % every == 0;
     if (!sparse)
         *kind |= PM_MLP;
     else
@@ -62,32 +59,17 @@ static int v32_kind(const pm_model *model, int i, unsigned *kind, pm_error *err)
 static int has_indexer(const pm_model *model, int i, bool *has, pm_error *err)
 {
     const pm_config *config = model->config;
-    const json_t *pattern = pm_config_get(config, "index_topk_pattern");
-    const char *type;
+    const pm_layer_kind *type = pm_layer_listed(model->family, config, "indexer_types", i);
     int freq, offset;
-    int status = pm_decoder_list_entry(model, "indexer_types", i, &type, err);
-    if (status == PM_OK && !type && json_is_string(pattern)) {
-        const char *letters = json_string_value(pattern);
-        if (strlen(letters) != (size_t)model->layers || strspn(letters, "FS") != strlen(letters))
-            return pm_fail(err, PM_ERR_FORMAT, "%s: index_topk_pattern is not one F or S for each of the %d layers",
-                           config->path, model->layers);
-        type = letters[i] == 'F' ? "full" : "shared";
-    } else if (status == PM_OK && !type) {
-        status = pm_decoder_list_entry(model, "index_topk_pattern", i, &type, err);
-    }
-    if (status == PM_OK)
-        status = pm_config_int_or(config, "index_topk_freq", 0, 1 << 16, 1, &freq, err);
+    int status = pm_config_int_or(config, "index_topk_freq", 0, 1 << 16, 1, &freq, err);
     if (status == PM_OK)
         status = pm_config_int_or(config, "index_skip_topk_offset", -(1 << 16), 1 << 16, 2, &offset, err);
     if (status != PM_OK)
         return status;
+    if (!type)
+        type = pm_layer_listed(model->family, config, "index_topk_pattern", i);
     int after = i - offset + 1 > 0 ? i - offset + 1 : 0;
-    *has = type ? strcmp(type, "full") == 0 : after % (freq > 1 ? freq : 1) == 0;
-    if (type && !*has && strcmp(type, "shared") != 0)
-        return pm_fail(
-            err, PM_ERR_UNSUPPORTED,
-            "%s: family 'glm_moe_dsa' with index_topk_pattern = %s is not supported; supported: full, shared",
-            config->path, type);
+    *has = type ? type->kind & PM_INDEXER : after % (freq > 1 ? freq : 1) == 0;
     if (i == 0 && !*has)
         return pm_fail(err, PM_ERR_FORMAT, "%s: the first layer shares an index, but there is none before it",
                        config->path);
@@ -130,14 +112,36 @@ static int glm_complete(const pm_model *model, pm_decoder *d, pm_error *err)
 
 /* ---- gates ---- */
 
+static const pm_layer_kind mixtures[] = {{0, "dense", PM_MLP}, {0, "sparse", PM_MOE}, {0, NULL, 0}};
+static const pm_layer_kind indexed[] = {{0, "indexed_attention", PM_SPARSE}, {0, NULL, 0}};
+static const pm_layer_kind own_indexer[] = {{'F', "full", PM_INDEXER}, {0, NULL, 0}};
+static const pm_layer_kind indexers[] = {{'F', "full", PM_INDEXER}, {'S', "shared", 0}, {0, NULL, 0}};
+
+static const pm_layer_rule v3_lists[] = {{"mlp_layer_types", PM_LAYER_NAMES, mixtures}, {NULL, 0, NULL}};
+
+static const pm_layer_rule v32_lists[] = {
+    {"mlp_layer_types", PM_LAYER_NAMES, mixtures},
+    {"layer_types", PM_LAYER_NAMES, indexed},
+    {"indexer_types", PM_LAYER_NAMES, own_indexer},
+    {NULL, 0, NULL},
+};
+
+static const pm_layer_rule glm_lists[] = {
+    {"mlp_layer_types", PM_LAYER_NAMES, mixtures},
+    {"layer_types", PM_LAYER_NAMES, indexed},
+    {"indexer_types", PM_LAYER_NAMES, indexers},
+    {"index_topk_pattern", PM_LAYER_LETTERS, indexers},
+    {NULL, 0, NULL},
+};
+
 #define COMMON_RULES                                                                                                   \
     {"rope_parameters.rope_type", "default|yarn"}, {"rope_parameters.type", "default|yarn"},                           \
         {"rope_scaling.rope_type", "default|yarn"}, {"rope_scaling.type", "default|yarn"},                             \
         {"attention_bias", "false|true"}, {"q_lora_rank", NULL}, {"kv_lora_rank", NULL}, {"n_group", NULL},            \
         {"topk_group", NULL}, {"scoring_func", "sigmoid"}, {"topk_method", "noaux_tc"},                                \
-        {"routed_scaling_factor", NULL}, {"first_k_dense_replace", NULL}, {"moe_layer_freq", NULL},                    \
+        {"routed_scaling_factor", NULL}, {"first_k_dense_replace", NULL},                                              \
     {                                                                                                                  \
-        "mlp_layer_types", "[dense|sparse"                                                                             \
+        "moe_layer_freq", NULL                                                                                         \
     }
 
 static const pm_gate_rule v3_gate[] = {
@@ -148,20 +152,13 @@ static const pm_gate_rule v3_gate[] = {
 
 /* In these the references always turn neighbouring elements of queries and keys. */
 static const pm_gate_rule v32_gate[] = {
-    COMMON_RULES,
-    {"rope_interleave", "true"},
-    {"indexer_rope_interleave", "true|false"},
-    {"index_topk", NULL},
-    {"layer_types", "[indexed_attention"},
-    {"indexer_types", "[full"},
-    {"index_topk_freq", "1"},
-    {"index_topk_pattern", ""},
+    COMMON_RULES,         {"rope_interleave", "true"}, {"indexer_rope_interleave", "true|false"},
+    {"index_topk", NULL}, {"index_topk_freq", "1"},    {"index_topk_pattern", ""},
     {NULL, NULL},
 };
 
 static const pm_gate_rule glm_gate[] = {
-    COMMON_RULES,         {"rope_interleave", "true"},           {"indexer_rope_interleave", "true|false"},
-    {"index_topk", NULL}, {"layer_types", "[indexed_attention"}, {"indexer_types", "[full|shared"},
+    COMMON_RULES, {"rope_interleave", "true"}, {"indexer_rope_interleave", "true|false"}, {"index_topk", NULL},
     {NULL, NULL},
 };
 
@@ -198,6 +195,7 @@ const pm_family pm_deepseek_v3 = {
     .model_types = "deepseek_v3 kimi_k2 joyai_llm_flash",
     .checkpoints = "DeepSeek-V3.1, DeepSeek-R1, Kimi-K2-Instruct, Kimi-K2-Thinking, JoyAI-LLM-Flash",
     .gate = v3_gate,
+    .lists = v3_lists,
     .spec = &v3_spec,
     .load = pm_decoder_load,
     .step = pm_decoder_step,
@@ -208,6 +206,7 @@ const pm_family pm_deepseek_v32 = {
     .model_types = "deepseek_v32 deepseek_v3_2",
     .checkpoints = "DeepSeek-V3.2-Exp, DeepSeek-V3.2",
     .gate = v32_gate,
+    .lists = v32_lists,
     .spec = &v32_spec,
     .load = pm_decoder_load,
     .step = pm_decoder_step,
@@ -218,6 +217,7 @@ const pm_family pm_glm_moe_dsa = {
     .model_types = "glm_moe_dsa",
     .checkpoints = "GLM-5, GLM-5.2",
     .gate = glm_gate,
+    .lists = glm_lists,
     .spec = &glm_spec,
     .load = pm_decoder_load,
     .step = pm_decoder_step,

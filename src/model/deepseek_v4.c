@@ -3,6 +3,7 @@
  * Reference: transformers, models/deepseek_v4. */
 #include "model/deepseek_v4.h"
 
+#include <limits.h>
 #include <math.h>
 #include <string.h>
 
@@ -159,72 +160,37 @@ static const struct {
     {"hc_mult", DIM(PM_V4_MULT), 1, PM_HYPER_STREAMS, 4},
     {"hc_sinkhorn_iters", TOP(iterations), 1, 1000, 20},
     {"n_routed_experts", DIM(PM_V4_EXPERTS), 2, 1 << 16, 0},
-    {"num_experts_per_tok", DIM(PM_V4_TOP_K), 2, 1 << 16, 0}, /* of one the references divide the weight by itself */
+    {"num_experts_per_tok", DIM(PM_V4_TOP_K), INT_MIN, INT_MAX, 0}, /* the gate has its bounds */
     {"moe_intermediate_size", DIM(PM_V4_MOE), 1, MAX_WIDTH, 0},
     {"compress_rates.heavily_compressed_attention", DIM(PM_V4_HEAVY_RATIO), 1, 1 << 16, 128},
     {"compress_rates.compressed_sparse_attention", DIM(PM_V4_SPARSE_RATIO), 1, 1 << 16, 4},
 };
 
-/* The list `field`, with an entry for each layer, or `more` of them; NULL when it is absent. */
-static int layer_list(const pm_model *model, const char *field, int more, const json_t **out, pm_error *err)
+/* What the attention of layer i is: layer_types or compress_ratios say it; without them the first two layers compress
+ * heavily, and the others in turn. */
+static unsigned attention_kind(const pm_model *model, int i)
 {
-    *out = pm_config_get(model->config, field);
-    size_t n = *out ? json_array_size(*out) : (size_t)model->layers, layers = (size_t)model->layers;
-    if (n < layers || n > layers + (size_t)more)
-        return pm_fail(err, PM_ERR_FORMAT, "%s: %s has %zu entries, but num_hidden_layers is %d", model->config->path,
-                       field, n, model->layers);
-    return PM_OK;
+    const pm_layer_kind *type = pm_layer_listed(model->family, model->config, "layer_types", i);
+    if (!type)
+        type = pm_layer_listed(model->family, model->config, "compress_ratios", i);
+    return type ? type->kind : PM_V4_COMPRESSED | (i > 2 && i % 2 ? PM_V4_SPARSE : PM_V4_HEAVY);
 }
 
-/* What the gate let through, in the order of the bits of a kind. */
-static unsigned attention_kind(const char *type)
-{
-    if (strcmp(type, "heavily_compressed_attention") == 0)
-        return PM_V4_COMPRESSED | PM_V4_HEAVY;
-    return strcmp(type, "compressed_sparse_attention") == 0 ? PM_V4_COMPRESSED | PM_V4_SPARSE : 0;
-}
-
-/* num_hidden_layers, and the kind of each layer. */
+/* The kind of each layer. */
 static int read_layers(pm_model *model, pm_v4 *v, pm_error *err)
 {
-    const pm_config *config = model->config;
-    const json_t *types, *ratios, *experts;
     int hashed;
-    int status = pm_config_int(config, "num_hidden_layers", 1, 1 << 12, &model->layers, err);
-    if (status == PM_OK)
-        status = pm_config_int_or(config, "num_nextn_predict_layers", 0, 1 << 10, 1, &v->more_layers, err);
-    if (status == PM_OK)
-        status = layer_list(model, "layer_types", 0, &types, err);
-    if (status == PM_OK)
-        status = layer_list(model, "compress_ratios", v->more_layers, &ratios, err);
-    if (status == PM_OK)
-        status = layer_list(model, "mlp_layer_types", 0, &experts, err);
-    if (status == PM_OK)
-        status = pm_config_int_or(config, "num_hash_layers", 0, 1 << 12, 3, &hashed, err);
+    int status = pm_config_int_or(model->config, "num_hash_layers", 0, 1 << 12, 3, &hashed, err);
     if (status != PM_OK)
         return status;
     v->layers = pm_arena_alloc(&model->arena, (size_t)model->layers, sizeof(*v->layers));
     if (!v->layers)
         return pm_fail_memory(err);
     for (int i = 0; i < model->layers; i++) {
-        static const char *const usual[] = {"heavily_compressed_attention", "compressed_sparse_attention"};
-        static const char *const by_ratio[] = {"sliding_attention", "compressed_sparse_attention",
-                                               "heavily_compressed_attention"};
-        const char *type = usual[i > 2 && i % 2]; /* two heavily compressed layers, then both in turn */
-        if (ratios) {
-            const json_t *ratio = json_array_get(ratios, (size_t)i);
-            if (!json_is_number(ratio))
-                return pm_fail(err, PM_ERR_FORMAT, "%s: entry %d of compress_ratios is not a number", config->path, i);
-            type = by_ratio[json_number_value(ratio) <= 0 ? 0 : json_number_value(ratio) <= 4 ? 1 : 2];
-        }
-        if (types)
-            type = json_string_value(json_array_get(types, (size_t)i));
-        const char *mixture = experts ? json_string_value(json_array_get(experts, (size_t)i)) : "";
-        if (!type || !mixture)
-            return pm_fail(err, PM_ERR_FORMAT, "%s: entry %d of %s is not a string", config->path, i,
-                           type ? "mlp_layer_types" : "layer_types");
-        bool hash = experts ? strcmp(mixture, "hash_moe") == 0 : i < hashed;
-        v->layers[i].kind = attention_kind(type) | (hash ? PM_V4_HASH : PM_V4_ROUTED);
+        const pm_layer_kind *experts = pm_layer_listed(model->family, model->config, "mlp_layer_types", i);
+        v->layers[i].kind = attention_kind(model, i) | (experts      ? experts->kind
+                                                        : i < hashed ? PM_V4_HASH
+                                                                     : PM_V4_ROUTED);
         v->kinds |= v->layers[i].kind;
     }
     return PM_OK;
@@ -428,7 +394,7 @@ static int load_weights(pm_model *model, pm_v4 *v, pm_error *err)
                             .top_k = v->dims[PM_V4_TOP_K],
                             .heads = v->groups,
                             .layers = model->layers,
-                            .more_layers = v->more_layers};
+                            .more_layers = model->more_layers};
     int status = pm_loader_open(loader, &v->layout, err);
     size_t rows = PM_COUNT(top_table) - (loader->plan && v->tied); /* lm_head, the last one, need not be there */
     if (status == PM_OK)
@@ -502,10 +468,29 @@ static int load(pm_model *model, int step_tokens, pm_error *err)
 
 /* ---- the family ---- */
 
+static const pm_layer_kind attentions[] = {
+    {0, "sliding_attention", 0},
+    {0, "compressed_sparse_attention", PM_V4_COMPRESSED | PM_V4_SPARSE},
+    {0, "heavily_compressed_attention", PM_V4_COMPRESSED | PM_V4_HEAVY},
+    {0, NULL, 0},
+};
+static const pm_layer_kind ratios[] = {
+    {0, "0", 0},
+    {0, "4", PM_V4_COMPRESSED | PM_V4_SPARSE},
+    {0, "128", PM_V4_COMPRESSED | PM_V4_HEAVY},
+    {0, NULL, 0},
+};
+static const pm_layer_kind mixtures[] = {{0, "hash_moe", PM_V4_HASH}, {0, "moe", PM_V4_ROUTED}, {0, NULL, 0}};
+
+static const pm_layer_rule lists[] = {
+    {"layer_types", PM_LAYER_NAMES, attentions},
+    {"compress_ratios", PM_LAYER_NUMBERS, ratios},
+    {"mlp_layer_types", PM_LAYER_NAMES, mixtures},
+    {NULL, 0, NULL},
+};
+
 static const pm_gate_rule gate[] = {
-    {"layer_types", "[sliding_attention|compressed_sparse_attention|heavily_compressed_attention"},
-    {"compress_ratios", "[0|4|128"},
-    {"mlp_layer_types", "[hash_moe|moe"},
+    {"num_experts_per_tok", "2..65536"}, /* of one the references divide the weight by itself */
     {"rope_parameters.rope_type", "default|yarn"},
     {"rope_parameters.type", "default|yarn"},
     {"rope_parameters.main.rope_type", "default"},
@@ -536,6 +521,8 @@ const pm_family pm_deepseek_v4 = {
     .model_types = "deepseek_v4",
     .checkpoints = "DeepSeek-V4-Flash, DeepSeek-V4-Pro",
     .gate = gate,
+    .lists = lists,
+    .more_layers = 1,
     .load = load,
     .step = pm_v4_step,
 };

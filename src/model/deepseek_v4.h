@@ -77,7 +77,7 @@ typedef struct pm_v4_layer {
 
 typedef struct pm_v4 {
     int dims[PM_V4_DIMS];
-    int groups, window, index_topk, iterations, more_layers;
+    int groups, window, index_topk, iterations;
     unsigned kinds; /* of all layers together */
     bool tied;
     float eps, hc_eps, limit;

@@ -5,32 +5,75 @@
 #include "model/model.h"
 #include "model/weights.h"
 
-/* A config field that changes the maths and the values that the family computes: JSON scalars separated by '|'; after a
- * '[' those that a list may hold. NULL: the family reads the field itself. Absent and null are always allowed here. */
+/* A config field that changes the maths and the values that the family computes: JSON scalars separated by '|', or a
+ * range of whole numbers, "2..64"; after a '[' what each entry of a list may be, "[#" the numbers of layers. NULL: the
+ * family reads the field itself. Absent and null are always allowed here. */
 typedef struct pm_gate_rule {
     const char *field, *allowed;
 } pm_gate_rule;
 
-typedef struct pm_family {
+/* A kind of layer that the family computes: its letter in patterns (0: none), its names in lists, separated by '|', and
+ * what the family makes of it. */
+typedef struct pm_layer_kind {
+    char letter;
+    const char *names;
+    unsigned kind;
+} pm_layer_kind;
+
+/* What an entry for a layer is. */
+typedef enum pm_layer_form {
+    PM_LAYER_NAMES,   /* a list of names */
+    PM_LAYER_NUMBERS, /* a list of numbers, spelt as names in the table; those of layers that predict further tokens may
+                         follow */
+    PM_LAYER_LETTERS  /* a text of letters, or a list of names */
+} pm_layer_form;
+
+/* A config field with an entry for every layer. Fields with the same kinds must agree. */
+typedef struct pm_layer_rule {
+    const char *field;
+    pm_layer_form form;
+    const pm_layer_kind *kinds; /* ended by {0, NULL, 0} */
+} pm_layer_rule;
+
+typedef struct pm_family pm_family;
+
+/* What the gate found out of a config that it let through. */
+typedef struct pm_admission {
+    const pm_family *family;
+    const char *model_type;  /* as the config spells it */
+    int layers, more_layers; /* num_hidden_layers; num_nextn_predict_layers, which predict further tokens */
+} pm_admission;
+
+struct pm_family {
     const char *name;
-    const char *model_types;  /* separated by spaces */
-    const char *checkpoints;  /* examples, for people */
-    const pm_gate_rule *gate; /* ended by {NULL, NULL}; before the rules common to all families */
-    const void *spec;         /* what load and step are told */
-    /* Reads the config (all bounds checked), loads the weights and fills model->impl, vocab, context, layers and cache.
-     */
+    const char *model_types;    /* separated by spaces */
+    const char *checkpoints;    /* examples, for people */
+    const pm_gate_rule *gate;   /* ended by {NULL, NULL}; before the rules common to all families */
+    const pm_layer_rule *lists; /* ended by {NULL, 0, NULL}, or NULL; likewise */
+    bool listed;                /* one of the lists has to be there, and num_hidden_layers need not */
+    int more_layers;            /* num_nextn_predict_layers where the config does not say */
+    const void *spec;           /* what load and step are told */
+    /* NULL, or refuses combinations of values that the tables allow one by one. */
+    int (*check)(const pm_admission *admission, const pm_config *config, pm_error *err);
+    /* Reads the config (all bounds checked), loads the weights and fills model->impl, vocab, context and cache. */
     int (*load)(pm_model *model, int step_tokens, pm_error *err);
     int (*step)(pm_model *model, const pm_batch *batch, float *logits, pm_error *err);
-} pm_family;
+};
+
+enum { PM_MAX_LAYERS = 1 << 12 };
+
+/* Widths of convolutions, those of all families. */
+#define PM_CONV_WIDTHS "2..64"
 
 struct pm_model {
     const pm_family *family;
+    const char *model_type;
     const pm_config *config;
     pm_backend *backend;
     pm_arena arena;
     pm_loader loader; /* owns the tensors; the rest is closed after loading */
     uint64_t weight_bytes;
-    int vocab, context, layers;
+    int vocab, context, layers, more_layers;
     bool own_head; /* tied, but the file's lm_head is another matrix and is used */
     pm_cache_spec cache;
     pm_indices *chosen; /* of a model with a sparse index, or NULL */
@@ -39,7 +82,14 @@ struct pm_model {
     void *impl; /* the family's own, in the arena */
 };
 
-const pm_family *pm_family_find(const pm_config *config, const char **model_type);
+/* The whole gate: pm_family_check with what it found out. */
+int pm_family_admit(const pm_config *config, pm_admission *out, pm_error *err);
+
+/* What the family's list `field` says of layer i of a config that the gate let through; NULL where it is absent. */
+const pm_layer_kind *pm_layer_listed(const pm_family *family, const pm_config *config, const char *field, int i);
+
+/* True when the config's list of numbers `field` has layer i. */
+bool pm_layer_numbered(const pm_config *config, const char *field, int i);
 
 /* Rotary frequencies over `dims` elements of a head from rope_theta and the scaling in rope_parameters or rope_scaling:
  * theta^(-2i / rotary), rotary = dims * partial_rotary_factor. Where the config does not say them the factor is

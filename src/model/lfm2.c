@@ -4,8 +4,6 @@
  * References: transformers, models/lfm2, models/lfm2_moe. */
 #include "model/decoder.h"
 
-#include <string.h>
-
 #define LAYER "model.layers.*."
 
 /* w1, w3, w2 are gate, up and down; mlx-lm renames them in the mixtures. */
@@ -31,25 +29,16 @@ static const pm_rename renames[] = {
  * have it. */
 static int mixer(const pm_model *model, int i, unsigned *kind, pm_error *err)
 {
-    const char *type;
-    const json_t *list = pm_config_get(model->config, "full_attn_idxs"), *item;
-    bool full = !list, bias;
-    size_t k;
-    int status = pm_decoder_list_entry(model, "layer_types", i, &type, err);
-    if (status == PM_OK)
-        status = pm_config_bool_or(model->config, "conv_bias", false, &bias, err);
+    bool bias;
+    const pm_layer_kind *type = pm_layer_listed(model->family, model->config, "layer_types", i);
+    bool full =
+        !pm_config_get(model->config, "full_attn_idxs") || pm_layer_numbered(model->config, "full_attn_idxs", i);
+    int status = pm_config_bool_or(model->config, "conv_bias", false, &bias, err);
     if (status != PM_OK)
         return status;
-    json_array_foreach(list, k, item)
-    {
-        if (!json_is_integer(item))
-            return pm_fail(err, PM_ERR_FORMAT, "%s: full_attn_idxs holds something that is not a layer's number",
-                           model->config->path);
-        full = full || json_integer_value(item) == i;
-    }
-    if (type)
-        full = strcmp(type, "full_attention") == 0;
-    *kind = full ? PM_ATTENTION | PM_HEAD_NORMS : PM_SHORT_CONV | (bias ? PM_CONV_BIAS : 0);
+    *kind = type ? type->kind : full ? PM_ATTENTION | PM_HEAD_NORMS : PM_SHORT_CONV;
+    if (*kind & PM_SHORT_CONV)
+        *kind |= bias ? PM_CONV_BIAS : 0;
     return PM_OK;
 }
 
@@ -111,26 +100,49 @@ static int lfm2_complete(const pm_model *model, pm_decoder *d, pm_error *err)
     return PM_OK;
 }
 
+/* ---- gates ---- */
+
 /* The reference divides the weight of a single expert by itself and 1e-6; nothing here does. */
-static int lfm2_moe_complete(const pm_model *model, pm_decoder *d, pm_error *err)
+static int lfm2_moe_check(const pm_admission *admission, const pm_config *config, pm_error *err)
 {
-    if (d->route.top_k == 1 && d->route.normalise)
-        return pm_fail(err, PM_ERR_UNSUPPORTED,
-                       "%s: family 'lfm2_moe' with num_experts_per_tok = 1 and norm_topk_prob is not supported",
-                       model->config->path);
-    return complete(model, d, err);
+    int top_k;
+    bool normalise;
+    int status = pm_config_int_or(config, "num_experts_per_tok", 1, 1 << 16, 0, &top_k, err);
+    if (status == PM_OK)
+        status = pm_config_bool_or(config, "norm_topk_prob", true, &normalise, err);
+    if (status == PM_OK && top_k == 1 && normalise)
+        status = pm_fail(err, PM_ERR_UNSUPPORTED,
+                         "%s: family '%s' with num_experts_per_tok = 1 and norm_topk_prob = true is not supported",
+                         config->path, admission->model_type);
+    return status;
 }
 
+static const pm_layer_kind mixers[] = {
+    {0, "conv", PM_SHORT_CONV},
+    {0, "full_attention", PM_ATTENTION | PM_HEAD_NORMS},
+    {0, NULL, 0},
+};
+
+static const pm_layer_rule lists[] = {{"layer_types", PM_LAYER_NAMES, mixers}, {NULL, 0, NULL}};
+
 static const pm_gate_rule lfm2_gate[] = {
-    {"layer_types", "[conv|full_attention"},
+    {"full_attn_idxs", "[#"},
+    {"conv_L_cache", PM_CONV_WIDTHS},
     {"conv_bias", "false|true"},
     {NULL, NULL},
 };
 
 static const pm_gate_rule lfm2_moe_gate[] = {
-    {"layer_types", "[conv|full_attention"}, {"conv_bias", "false|true"}, {"use_expert_bias", "false|true"},
-    {"routed_scaling_factor", NULL},         {"scoring_func", "sigmoid"}, {NULL, NULL},
+    {"full_attn_idxs", "[#"},
+    {"conv_L_cache", PM_CONV_WIDTHS},
+    {"conv_bias", "false|true"},
+    {"use_expert_bias", "false|true"},
+    {"routed_scaling_factor", NULL},
+    {"scoring_func", "sigmoid"},
+    {NULL, NULL},
 };
+
+/* ---- families ---- */
 
 static const pm_decoder_spec lfm2_spec = {.renames = renames,
                                           .stacks = pm_expert_stacks,
@@ -143,7 +155,7 @@ static const pm_decoder_spec lfm2_spec = {.renames = renames,
 static const pm_decoder_spec lfm2_moe_spec = {.renames = renames,
                                               .stacks = pm_expert_stacks,
                                               .kind = lfm2_moe_kind,
-                                              .complete = lfm2_moe_complete,
+                                              .complete = complete,
                                               .norm_eps = "norm_eps",
                                               .derived_head_dim = true,
                                               .rope_theta = 1e6,
@@ -156,6 +168,7 @@ const pm_family pm_lfm2 = {
     .model_types = "lfm2",
     .checkpoints = "LFM2-350M to LFM2-2.6B",
     .gate = lfm2_gate,
+    .lists = lists,
     .spec = &lfm2_spec,
     .load = pm_decoder_load,
     .step = pm_decoder_step,
@@ -166,6 +179,8 @@ const pm_family pm_lfm2_moe = {
     .model_types = "lfm2_moe",
     .checkpoints = "LFM2-8B-A1B",
     .gate = lfm2_moe_gate,
+    .lists = lists,
+    .check = lfm2_moe_check,
     .spec = &lfm2_moe_spec,
     .load = pm_decoder_load,
     .step = pm_decoder_step,

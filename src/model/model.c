@@ -4,18 +4,26 @@
 #include <stdlib.h>
 #include <string.h>
 
+static void admit(pm_model *model, const pm_admission *admission, const pm_config *config)
+{
+    model->family = admission->family;
+    model->model_type = admission->model_type;
+    model->layers = admission->layers;
+    model->more_layers = admission->more_layers;
+    model->config = config;
+}
+
 int pm_model_open(pm_model **out, const pm_checkpoint *checkpoint, const pm_config *config, pm_backend *backend,
                   int step_tokens, void (*progress)(void *user, double fraction), void *user, pm_error *err)
 {
-    const char *model_type;
-    int status = pm_family_check(config, NULL, err);
+    pm_admission admission;
+    int status = pm_family_admit(config, &admission, err);
     if (status != PM_OK)
         return status;
     pm_model *model = calloc(1, sizeof(*model));
     if (!model)
         return pm_fail_memory(err);
-    model->family = pm_family_find(config, &model_type);
-    model->config = config;
+    admit(model, &admission, config);
     model->backend = backend;
     model->progress = progress;
     model->user = user;
@@ -33,11 +41,12 @@ int pm_model_open(pm_model **out, const pm_checkpoint *checkpoint, const pm_conf
 
 int pm_model_plan(const pm_config *config, pm_plan_fn *plan, void *user, pm_error *err)
 {
-    const char *model_type;
-    int status = pm_family_check(config, NULL, err);
+    pm_admission admission;
+    int status = pm_family_admit(config, &admission, err);
     if (status != PM_OK)
         return status;
-    pm_model model = {.family = pm_family_find(config, &model_type), .config = config};
+    pm_model model = {0};
+    admit(&model, &admission, config);
     model.loader = (pm_loader){.config = config, .arena = &model.arena, .plan = plan, .plan_user = user};
     status = model.family->load(&model, 0, err);
     pm_arena_free(&model.arena);

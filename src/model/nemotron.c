@@ -5,7 +5,6 @@
 #include "model/decoder.h"
 
 #include <math.h>
-#include <string.h>
 
 #define LAYER "model.layers.*."
 
@@ -44,99 +43,38 @@ static const pm_stack stacks[] = {
 
 /* ---- layers ---- */
 
-/* A block's letter in a pattern, and its names in lists. */
-static const struct block {
-    char letter;
-    const char *names; /* separated by '|' */
-    unsigned kind;
-} blocks[] = {
+/* A block by its letter in a pattern, and by its names in lists. */
+static const pm_layer_kind blocks[] = {
     {'M', "linear_attention|mamba|conv", PM_MAMBA},
     {'*', "full_attention|attention", PM_ATTENTION},
     {'-', "mlp", PM_MLP},
     {'E', "moe", PM_MOE | PM_ROUTER_BIAS | PM_SHARED_EXPERTS},
+    {0, NULL, 0},
 };
 
-static const char pattern_field[] = "hybrid_override_pattern";
-static const char *const list_fields[] = {"layers_block_type", "layer_types"};
-
-/* The block that stands for `text`, a letter or a name; NULL: none. */
-static const struct block *find_block(const char *text, size_t length)
-{
-    for (size_t i = 0; i < PM_COUNT(blocks); i++) {
-        if (length == 1 && blocks[i].letter == *text)
-            return &blocks[i];
-        for (const char *name = blocks[i].names; *name; name += strcspn(name, "|"), name += *name == '|')
-            if (strcspn(name, "|") == length && memcmp(name, text, length) == 0)
-                return &blocks[i];
-    }
-    return NULL;
-}
-
-/* The number of layers: of the pattern, of the lists, and num_hidden_layers, which must be the same where given. */
-static int count_layers(const pm_config *config, int *layers, pm_error *err)
-{
-    const json_t *pattern = pm_config_get(config, pattern_field), *given = pm_config_get(config, "num_hidden_layers");
-    const char *from = pattern_field;
-    size_t n = json_is_string(pattern) ? json_string_length(pattern) : 0;
-    if (pattern && !json_is_string(pattern))
-        return pm_fail(err, PM_ERR_FORMAT, "%s: %s is not a string", config->path, pattern_field);
-    for (size_t i = 0; i < PM_COUNT(list_fields); i++) {
-        const json_t *list = pm_config_get(config, list_fields[i]);
-        if (list && n && json_array_size(list) != n)
-            return pm_fail(err, PM_ERR_FORMAT, "%s: %s has %zu entries, but %s has %zu", config->path, list_fields[i],
-                           json_array_size(list), from, n);
-        if (list) {
-            n = json_array_size(list);
-            from = list_fields[i];
-        }
-    }
-    if (n < 1 || n > PM_MAX_LAYERS)
-        return pm_fail(err, PM_ERR_FORMAT, "%s: %s and layers_block_type give no layers, or more than %d", config->path,
-                       pattern_field, PM_MAX_LAYERS);
-    if (given && !json_is_integer(given))
-        return pm_fail(err, PM_ERR_FORMAT, "%s: num_hidden_layers is not a whole number", config->path);
-    if (given && json_integer_value(given) != (json_int_t)n)
-        return pm_fail(err, PM_ERR_FORMAT, "%s: num_hidden_layers is %lld, but %s has %zu layers", config->path,
-                       (long long)json_integer_value(given), from, n);
-    *layers = (int)n;
-    return PM_OK;
-}
+/* Any of these says what all layers are. */
+static const pm_layer_rule lists[] = {
+    {"hybrid_override_pattern", PM_LAYER_LETTERS, blocks},
+    {"layers_block_type", PM_LAYER_NAMES, blocks},
+    {"layer_types", PM_LAYER_NAMES, blocks},
+    {NULL, 0, NULL},
+};
 
 /* The block of layer i, by whatever says it. */
-static int read_block(const pm_config *config, int i, const struct block **out, pm_error *err)
+static unsigned block_of(const pm_config *config, int i)
 {
-    const json_t *pattern = pm_config_get(config, pattern_field);
-    const char *field = pattern_field, *text = pattern ? json_string_value(pattern) + i : NULL;
-    *out = text ? find_block(text, 1) : NULL;
-    for (size_t k = 0; k < PM_COUNT(list_fields) && (!text || *out); k++) {
-        const json_t *list = pm_config_get(config, list_fields[k]);
-        if (!list)
-            continue;
-        const char *name = json_string_value(json_array_get(list, (size_t)i));
-        const struct block *block = name && strlen(name) > 1 ? find_block(name, strlen(name)) : NULL;
-        if (*out && block && block != *out)
-            return pm_fail(err, PM_ERR_FORMAT, "%s: layer %d is another one in %s than in %s", config->path, i,
-                           list_fields[k], field);
-        *out = block;
-        field = list_fields[k];
-        text = name ? name : "";
-    }
-    if (*out)
-        return PM_OK;
-    return pm_fail(err, PM_ERR_UNSUPPORTED,
-                   "%s: family 'nemotron_h' with %s = %.*s in layer %d is not supported; supported: M, *, -, E, "
-                   "linear_attention, full_attention, mlp, moe",
-                   config->path, field, field == pattern_field ? 1 : 64, text, i);
+    const pm_layer_kind *block = NULL;
+    for (const pm_layer_rule *list = lists; list->field && !block; list++)
+        block = pm_layer_listed(&pm_nemotron_h, config, list->field, i);
+    return block ? block->kind : 0;
 }
 
 static int nemotron_kind(const pm_model *model, int i, unsigned *kind, pm_error *err)
 {
     const pm_config *config = model->config;
-    const struct block *block;
+    unsigned block = block_of(config, i);
     bool attention_bias, mlp_bias, use_bias, conv_bias;
-    int status = read_block(config, i, &block, err);
-    if (status == PM_OK)
-        status = pm_config_bool_or(config, "attention_bias", false, &attention_bias, err);
+    int status = pm_config_bool_or(config, "attention_bias", false, &attention_bias, err);
     if (status == PM_OK)
         status = pm_config_bool_or(config, "mlp_bias", false, &mlp_bias, err);
     if (status == PM_OK)
@@ -147,17 +85,14 @@ static int nemotron_kind(const pm_model *model, int i, unsigned *kind, pm_error 
         status = pm_config_bool_or(config, "mamba_conv_bias", conv_bias, &conv_bias, err);
     if (status != PM_OK)
         return status;
-    *kind = block->kind;
-    if (block->kind & PM_MAMBA)
+    *kind = block;
+    if (block & PM_MAMBA)
         *kind |= (use_bias ? PM_MAMBA_BIAS : 0) | (conv_bias ? PM_MAMBA_CONV_BIAS : 0);
-    if ((block->kind & PM_ATTENTION) && attention_bias)
+    if ((block & PM_ATTENTION) && attention_bias)
         *kind |= PM_QKV_BIAS | PM_O_BIAS;
-    if ((block->kind & PM_MLP) && mlp_bias)
+    if ((block & PM_MLP) && mlp_bias)
         *kind |= PM_MLP_BIAS;
-    if ((block->kind & PM_MOE) && mlp_bias)
-        return pm_fail(err, PM_ERR_UNSUPPORTED, "%s: family 'nemotron_h' with mlp_bias and experts is not supported",
-                       config->path);
-    if ((block->kind & PM_MOE) && pm_config_get(config, "moe_latent_size"))
+    if ((block & PM_MOE) && pm_config_get(config, "moe_latent_size"))
         *kind |= PM_MOE_LATENT;
     return PM_OK;
 }
@@ -170,8 +105,24 @@ static int nemotron_complete(const pm_model *model, pm_decoder *d, pm_error *err
     return pm_config_int(model->config, "moe_shared_expert_intermediate_size", 1, 1 << 20, &d->dims[PM_D_SHARED], err);
 }
 
+/* ---- the gate ---- */
+
+/* Experts have no biases. */
+static int check(const pm_admission *admission, const pm_config *config, pm_error *err)
+{
+    bool bias;
+    int status = pm_config_bool_or(config, "mlp_bias", false, &bias, err);
+    for (int i = 0; status == PM_OK && bias && i < admission->layers; i++)
+        if (block_of(config, i) & PM_MOE)
+            status = pm_fail(err, PM_ERR_UNSUPPORTED,
+                             "%s: family '%s' with mlp_bias = true and experts (moe, E) in layer %d is not supported",
+                             config->path, admission->model_type, i);
+    return status;
+}
+
 static const pm_gate_rule gate[] = {
-    {"layer_types", NULL},
+    {"conv_kernel", PM_CONV_WIDTHS},
+    {"mamba_d_conv", PM_CONV_WIDTHS},
     {"hidden_act", NULL}, /* nothing reads it */
     {"mlp_hidden_act", "relu2"},
     {"mamba_hidden_act", "silu|swish"},
@@ -195,7 +146,6 @@ static const pm_decoder_spec spec = {
     .derived_head_dim = true,
     .normalise_top_k = true,
     .route = {.kind = PM_ROUTE_SIGMOID, .epsilon = 1e-20f, .group_best = 2, .masked = -INFINITY},
-    .layers = count_layers,
     .kind = nemotron_kind,
     .complete = nemotron_complete,
 };
@@ -205,6 +155,9 @@ const pm_family pm_nemotron_h = {
     .model_types = "nemotron_h",
     .checkpoints = "Nemotron-H-8B, Nemotron-Nano-9B-v2, Nemotron-3-Nano-30B-A3B",
     .gate = gate,
+    .lists = lists,
+    .listed = true,
+    .check = check,
     .spec = &spec,
     .load = pm_decoder_load,
     .step = pm_decoder_step,

@@ -4,8 +4,6 @@
  * References: transformers, models/qwen2, qwen3, qwen3_moe, qwen3_next, qwen3_5, qwen3_5_moe. */
 #include "model/decoder.h"
 
-#include <string.h>
-
 /* transformers and mlx-lm prefix a text model beside a vision tower differently; towers and multi-token prediction are
  * not part of it. */
 static const pm_rename renames[] = {
@@ -27,21 +25,10 @@ static const pm_rename renames[] = {
 static int sparse(const pm_model *model, int i, unsigned moe, unsigned *kind, pm_error *err)
 {
     int every;
-    size_t k;
-    const json_t *only = pm_config_get(model->config, "mlp_only_layers"), *item;
     int status = pm_config_int_or(model->config, "decoder_sparse_step", 1, 1 << 16, 1, &every, err);
     if (status != PM_OK)
         return status;
-    if (only && !json_is_array(only))
-        return pm_fail(err, PM_ERR_FORMAT, "%s: mlp_only_layers is not a list", model->config->path);
-    bool plain = (i + 1) % every != 0;
-    json_array_foreach(only, k, item)
-    {
-        if (!json_is_integer(item))
-            return pm_fail(err, PM_ERR_FORMAT, "%s: mlp_only_layers holds something that is not a layer's number",
-                           model->config->path);
-        plain = plain || json_integer_value(item) == i;
-    }
+    bool plain = (i + 1) % every != 0 || pm_layer_numbered(model->config, "mlp_only_layers", i);
     *kind |= plain ? PM_MLP : moe;
     return PM_OK;
 }
@@ -52,15 +39,13 @@ static int window(const pm_model *model, int i, unsigned *kind, pm_error *err)
 {
     bool windows;
     int first;
-    const char *type;
-    int status = pm_decoder_list_entry(model, "layer_types", i, &type, err);
-    if (status == PM_OK)
-        status = pm_config_bool_or(model->config, "use_sliding_window", false, &windows, err);
+    const pm_layer_kind *type = pm_layer_listed(model->family, model->config, "layer_types", i);
+    int status = pm_config_bool_or(model->config, "use_sliding_window", false, &windows, err);
     if (status == PM_OK)
         status = pm_config_int_or(model->config, "max_window_layers", 0, 1 << 16, 28, &first, err);
     if (status != PM_OK)
         return status;
-    bool given = windows && pm_decoder_window(model->config), named = type && strcmp(type, "sliding_attention") == 0;
+    bool given = windows && pm_decoder_window(model->config), named = type && (type->kind & PM_WINDOW);
     if (named && !given)
         return pm_fail(err, PM_ERR_FORMAT,
                        "%s: entry %d of layer_types is sliding_attention, but use_sliding_window or sliding_window "
@@ -110,13 +95,11 @@ static int qwen3_moe_kind(const pm_model *model, int i, unsigned *kind, pm_error
 static int hybrid(const pm_model *model, int i, unsigned delta, unsigned *kind, pm_error *err)
 {
     int interval;
-    const char *type;
-    int status = pm_decoder_list_entry(model, "layer_types", i, &type, err);
-    if (status == PM_OK)
-        status = pm_config_int_or(model->config, "full_attention_interval", 1, 1 << 16, 4, &interval, err);
+    const pm_layer_kind *type = pm_layer_listed(model->family, model->config, "layer_types", i);
+    int status = pm_config_int_or(model->config, "full_attention_interval", 1, 1 << 16, 4, &interval, err);
     if (status != PM_OK)
         return status;
-    bool full = type ? strcmp(type, "full_attention") == 0 : (i + 1) % interval == 0;
+    bool full = type ? type->kind & PM_ATTENTION : (i + 1) % interval == 0;
     *kind |= full ? PM_ATTENTION | PM_HEAD_NORMS : PM_DELTA | delta;
     return full ? bias(model, kind, err) : PM_OK;
 }
@@ -142,8 +125,22 @@ static int qwen3_5_moe_kind(const pm_model *model, int i, unsigned *kind, pm_err
 
 /* ---- gates ---- */
 
+static const pm_layer_kind windows[] = {
+    {0, "full_attention", PM_ATTENTION},
+    {0, "sliding_attention", PM_ATTENTION | PM_WINDOW},
+    {0, NULL, 0},
+};
+
+static const pm_layer_kind mixers[] = {
+    {0, "linear_attention", PM_DELTA},
+    {0, "full_attention", PM_ATTENTION},
+    {0, NULL, 0},
+};
+
+static const pm_layer_rule dense_lists[] = {{"layer_types", PM_LAYER_NAMES, windows}, {NULL, 0, NULL}};
+static const pm_layer_rule hybrid_lists[] = {{"layer_types", PM_LAYER_NAMES, mixers}, {NULL, 0, NULL}};
+
 static const pm_gate_rule qwen2_gate[] = {
-    {"layer_types", "[full_attention|sliding_attention"},
     {"use_sliding_window", "false|true"},
     {"sliding_window", NULL},
     PM_SCALED_ROPE,
@@ -151,7 +148,6 @@ static const pm_gate_rule qwen2_gate[] = {
 };
 
 static const pm_gate_rule qwen3_gate[] = {
-    {"layer_types", "[full_attention|sliding_attention"},
     {"use_sliding_window", "false|true"},
     {"sliding_window", NULL},
     {"attention_bias", "false|true"},
@@ -163,23 +159,23 @@ static const pm_gate_rule qwen3_moe_gate[] = {
     {"use_sliding_window", "false|true"},
     {"sliding_window", NULL},
     {"attention_bias", "false|true"},
-    {"mlp_only_layers", NULL},
+    {"mlp_only_layers", "[#"},
     {"decoder_sparse_step", NULL},
     PM_SCALED_ROPE,
     {NULL, NULL},
 };
 
 static const pm_gate_rule qwen3_next_gate[] = {
-    {"layer_types", "[linear_attention|full_attention"},
+    {"linear_conv_kernel_dim", PM_CONV_WIDTHS},
     {"attention_bias", "false|true"},
-    {"mlp_only_layers", NULL},
+    {"mlp_only_layers", "[#"},
     {"decoder_sparse_step", NULL},
     PM_PARTIAL_ROPE,
     {NULL, NULL},
 };
 
 static const pm_gate_rule qwen3_5_gate[] = {
-    {"layer_types", "[linear_attention|full_attention"},
+    {"linear_conv_kernel_dim", PM_CONV_WIDTHS},
     {"attention_bias", "false|true"},
     {"attn_output_gate", "true"},
     {"norm_topk_prob", "true"}, /* the reference always normalises */
@@ -221,6 +217,7 @@ const pm_family pm_qwen2 = {
     .model_types = "qwen2",
     .checkpoints = "Qwen2.5-7B-Instruct, DeepSeek-R1-Distill-Qwen-7B",
     .gate = qwen2_gate,
+    .lists = dense_lists,
     .spec = &qwen2_spec,
     .load = pm_decoder_load,
     .step = pm_decoder_step,
@@ -231,6 +228,7 @@ const pm_family pm_qwen3 = {
     .model_types = "qwen3",
     .checkpoints = "Qwen3-0.6B to Qwen3-32B",
     .gate = qwen3_gate,
+    .lists = dense_lists,
     .spec = &qwen3_spec,
     .load = pm_decoder_load,
     .step = pm_decoder_step,
@@ -251,6 +249,7 @@ const pm_family pm_qwen3_next = {
     .model_types = "qwen3_next",
     .checkpoints = "Qwen3-Next-80B-A3B",
     .gate = qwen3_next_gate,
+    .lists = hybrid_lists,
     .spec = &qwen3_next_spec,
     .load = pm_decoder_load,
     .step = pm_decoder_step,
@@ -261,6 +260,7 @@ const pm_family pm_qwen3_5 = {
     .model_types = "qwen3_5 qwen3_5_text",
     .checkpoints = "Qwen3.5-4B, Qwen3.5-27B",
     .gate = qwen3_5_gate,
+    .lists = hybrid_lists,
     .spec = &qwen3_5_spec,
     .load = pm_decoder_load,
     .step = pm_decoder_step,
@@ -271,6 +271,7 @@ const pm_family pm_qwen3_5_moe = {
     .model_types = "qwen3_5_moe qwen3_5_moe_text",
     .checkpoints = "Qwen3.5-35B-A3B, Qwen3.5-122B-A10B, Qwen3.5-397B-A17B",
     .gate = qwen3_5_gate,
+    .lists = hybrid_lists,
     .spec = &qwen3_5_moe_spec,
     .load = pm_decoder_load,
     .step = pm_decoder_step,

@@ -96,6 +96,14 @@ static double yarn_dim(const rope_source *source, double rotations, double conte
     return source->rotary * log(context / (rotations * 2.0 * M_PI)) / (2.0 * log(source->theta));
 }
 
+/* True when the field of the object with this prefix is there and null. */
+static bool says_null(const pm_config *config, const char *prefix, const char *name)
+{
+    char field[128];
+    snprintf(field, sizeof(field), "%.*s", (int)(strlen(prefix) - 1), prefix); /* without the dot */
+    return json_is_null(json_object_get(pm_config_get(config, field), name));
+}
+
 /* YaRN: frequencies are interpolated below the correction range, kept above it, blended in it; sine and cosine are
  * scaled. */
 static int scale_yarn(const rope_source *source, pm_rope *rope, float *inv_freq, pm_error *err)
@@ -130,6 +138,8 @@ static int scale_yarn(const rope_source *source, pm_rope *rope, float *inv_freq,
         int status = object && *object ? pm_config_bool_or(config, field, truncate, &truncate, err) : PM_OK;
         if (status != PM_OK)
             return status;
+        if (object && *object && says_null(config, object, "truncate"))
+            truncate = false; /* Python's None, which the reference tests for truth */
     }
     if (attention == 0)
         attention = source->place->attention;

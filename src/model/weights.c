@@ -1,4 +1,5 @@
 #include "model/weights.h"
+#include "model/names.h"
 
 #include <limits.h>
 #include <math.h>
@@ -6,80 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NAME_MAX_LEN = 512 };
-
-static bool has_suffix(const char *s, const char *suffix)
-{
-    size_t n = strlen(s), m = strlen(suffix);
-    return n >= m && strcmp(s + n - m, suffix) == 0;
-}
-
-/* ---- names ---- */
-
-/* `name` with the beginning that `from` describes replaced by `to`; false when it does not begin so, or does not fit.
- */
-static bool respell(const char *from, const char *to, const char *name, char out[NAME_MAX_LEN])
-{
-    enum { STARS = 4 };
-    const char *number[STARS];
-    int digits[STARS], stars = 0, used = 0;
-    size_t n = 0;
-    for (; *from; from++) {
-        if (*from != '*') {
-            if (*name++ != *from)
-                return false;
-            continue;
-        }
-        int length = (int)strspn(name, "0123456789");
-        if (length == 0 || stars == STARS)
-            return false;
-        number[stars] = name;
-        digits[stars++] = length;
-        name += length;
-    }
-    for (; *to && n < NAME_MAX_LEN; to++) {
-        bool star = *to == '*' && used < stars;
-        n += (size_t)snprintf(out + n, NAME_MAX_LEN - n, "%.*s", star ? digits[used] : 1, star ? number[used] : to);
-        used += star;
-    }
-    return n < NAME_MAX_LEN && snprintf(out + n, NAME_MAX_LEN - n, "%s", name) < (int)(NAME_MAX_LEN - n);
-}
-
-/* True for a tensor of a layer that predicts further tokens, of which the layout allows some: one beyond the model's
- * own, or mtp.N. */
-static bool is_beyond(const pm_layout *layout, const char *name)
-{
-    static const char *const prefixes[] = {"model.layers.", "mtp."};
-    for (size_t i = 0; i < PM_COUNT(prefixes); i++) {
-        const char *number = name + strlen(prefixes[i]);
-        if (strncmp(name, prefixes[i], strlen(prefixes[i])) != 0 || *number < '0' || *number > '9')
-            continue;
-        long layer = strtol(number, NULL, 10) - (i == 0 ? layout->layers : 0);
-        return layer >= 0 && layer < layout->more_layers;
-    }
-    return false;
-}
-
-/* The canonical name of a stored one; *dropped when a rule says so. NULL: out of memory. */
-static char *canonical(pm_loader *loader, const char *stored, bool *dropped)
-{
-    enum { ROUNDS = 4 };
-    char name[NAME_MAX_LEN], next[NAME_MAX_LEN];
-    const pm_rename *r = loader->layout->renames;
-    snprintf(name, sizeof(name), "%s", stored);
-    *dropped = false;
-    for (int round = 0; round < ROUNDS && r->from; round++) {
-        for (r = loader->layout->renames; r->from && !respell(r->from, r->to ? r->to : "", name, next);)
-            r++;
-        *dropped = r->from && !r->to;
-        if (*dropped)
-            break;
-        if (r->from)
-            snprintf(name, sizeof(name), "%s", next);
-    }
-    *dropped = *dropped || is_beyond(loader->layout, name);
-    return pm_arena_strdup(loader->arena, name, strlen(name));
-}
+enum { NAME_MAX_LEN = PM_NAME_MAX };
 
 int pm_loader_open(pm_loader *loader, const pm_layout *layout, pm_error *err)
 {
@@ -93,16 +21,18 @@ int pm_loader_open(pm_loader *loader, const pm_layout *layout, pm_error *err)
         return pm_fail_memory(err);
     for (size_t i = 0; i < count; i++) {
         const pm_stored *t = pm_checkpoint_at(loader->checkpoint, i);
+        char canonical[NAME_MAX_LEN];
         bool dropped;
         if (strlen(t->name) > NAME_MAX_LEN / 2)
             return pm_fail(err, PM_ERR_FORMAT, "%s: tensor name of %zu bytes is too long",
                            pm_checkpoint_file(loader->checkpoint, t), strlen(t->name));
-        char *name = canonical(loader, t->name, &dropped);
-        if (!name)
-            return pm_fail_memory(err);
+        pm_name_canonical(layout, t->name, canonical, &dropped);
         loader->used[i] = dropped;
         if (dropped)
             continue;
+        char *name = pm_arena_strdup(loader->arena, canonical, strlen(canonical));
+        if (!name)
+            return pm_fail_memory(err);
         int twin = pm_map_get(&loader->map, name, strlen(name), -1);
         if (twin >= 0)
             return pm_fail(err, PM_ERR_FORMAT, "%s: tensors %s and %s are the same one under two names",
@@ -142,9 +72,12 @@ static const pm_stored *take(pm_loader *loader, const char *module, const char *
     return pm_checkpoint_at(loader->checkpoint, (size_t)i);
 }
 
-static int fail_absent(const pm_loader *loader, const char *name, pm_error *err)
+/* The message has the name that the tensor would have in this checkpoint. */
+static int fail_absent(const pm_loader *loader, const char *name, bool matrix, pm_error *err)
 {
-    return pm_fail(err, PM_ERR_FORMAT, "%s: tensor %s is missing", loader->config->path, name);
+    char stored[NAME_MAX_LEN];
+    pm_name_stored(loader->layout, loader->checkpoint, name, matrix, stored);
+    return pm_fail(err, PM_ERR_FORMAT, "%s: tensor %s is missing", loader->config->path, stored);
 }
 
 static int fail_tensor(const pm_loader *loader, const pm_stored *t, pm_error *err, const char *what)
@@ -160,7 +93,7 @@ int pm_loader_finish(const pm_loader *loader, pm_error *err)
         const pm_stored *t = pm_checkpoint_at(loader->checkpoint, i);
         if (loader->used[i])
             continue;
-        if (has_suffix(t->name, ".scales") || has_suffix(t->name, ".biases"))
+        if (pm_name_ends(t->name, ".scales") || pm_name_ends(t->name, ".biases"))
             return fail_tensor(loader, t, err, "belongs to no quantised weight");
         return fail_tensor(loader, t, err, "is not part of this model");
     }
@@ -330,7 +263,7 @@ static int find_quant(const pm_loader *loader, const char *stored, const char *m
     snprintf(spelling, sizeof(spelling), "%s", stored);
     for (const pm_rename *r = loader->layout->renames; r->from && !json_object_get(table, spelling); r++)
         if (r->to)
-            respell(r->to, r->from, module, spelling);
+            pm_name_respell(r->to, r->from, module, spelling);
     return pm_config_quant(loader->config, spelling, module, out, err);
 }
 
@@ -420,7 +353,7 @@ static int take_packed(pm_loader *loader, const char *module, matrix *m, pm_erro
     static const char *const suffixes[] = {".weight", ".weight_packed"};
     size_t length = strlen(t->name);
     for (size_t i = 0; i < PM_COUNT(suffixes); i++)
-        length -= has_suffix(t->name, suffixes[i]) ? strlen(suffixes[i]) : 0;
+        length -= pm_name_ends(t->name, suffixes[i]) ? strlen(suffixes[i]) : 0;
     snprintf(stored, sizeof(stored), "%.*s", (int)length, t->name);
     int status = find_quant(loader, stored, module, &quant, err);
     if (status != PM_OK)
@@ -478,9 +411,9 @@ static int take_matrix(pm_loader *loader, const char *module, int cols, matrix *
     if (!out->weight)
         out->weight = take(loader, module, ""); /* fused experts have no ".weight" */
     if (!out->weight)
-        return fail_absent(loader, module, err);
+        return fail_absent(loader, module, true, err);
     const pm_stored *t = out->weight;
-    bool named_packed = has_suffix(t->name, ".weight_packed");
+    bool named_packed = pm_name_ends(t->name, ".weight_packed");
     if (t->dtype == PM_U32 || t->dtype == PM_F8_E4M3 || t->dtype == PM_I8 || (t->dtype == PM_I32 && named_packed))
         return take_packed(loader, module, out, err);
     if (!is_float(t->dtype) || named_packed)
@@ -599,15 +532,6 @@ static int load_matrix(pm_loader *loader, const char *module, int rows, int cols
     return status;
 }
 
-/* The module with its tail replaced, when it has that tail. */
-static bool replace_tail(const char *module, const char *tail, const char *with, char *out)
-{
-    if (!has_suffix(module, tail))
-        return false;
-    snprintf(out, NAME_MAX_LEN, "%.*s%s", (int)(strlen(module) - strlen(tail)), module, with);
-    return true;
-}
-
 static bool has_module(const pm_loader *loader, const char *module)
 {
     char name[NAME_MAX_LEN + 16];
@@ -628,7 +552,8 @@ static int load_experts(pm_loader *loader, const char *module, int rows, int col
     if (!w)
         return pm_fail_memory(err);
     const pm_stack *stack = loader->layout->stacks;
-    while (stack->name && !(replace_tail(module, stack->name, stack->stored, stored) && has_module(loader, stored)))
+    while (stack->name &&
+           !(pm_name_with_tail(module, stack->name, stack->stored, stored) && has_module(loader, stored)))
         stack++;
     if (stack->name) {
         status = take_matrix(loader, stored, cols, &m, err);
@@ -657,7 +582,7 @@ static int load_experts(pm_loader *loader, const char *module, int rows, int col
 /* One matrix for each head, "module.3". */
 static int load_single_heads(pm_loader *loader, const char *module, int rows, int cols, pm_weight *w, pm_error *err)
 {
-    char stored[NAME_MAX_LEN];
+    char stored[NAME_MAX_LEN + 16];
     int status = PM_OK;
     for (int h = 0; status == PM_OK && h < loader->layout->heads; h++) {
         snprintf(stored, sizeof(stored), "%s.%d", module, h);
@@ -672,7 +597,7 @@ static int load_heads(pm_loader *loader, const char *module, int rows, int cols,
 {
     const pm_layout *layout = loader->layout;
     const pm_split *split = has_module(loader, module) ? NULL : layout->splits;
-    char stored[NAME_MAX_LEN];
+    char stored[NAME_MAX_LEN + 16];
     matrix m;
     int status;
     pm_weight *w = pm_arena_alloc(loader->arena, (size_t)layout->heads, sizeof(*w));
@@ -685,7 +610,7 @@ static int load_heads(pm_loader *loader, const char *module, int rows, int cols,
             *out = (pm_head_weights){w, false};
         return status;
     }
-    while (split && split->name && !replace_tail(module, split->name, split->stored, stored))
+    while (split && split->name && !pm_name_with_tail(module, split->name, split->stored, stored))
         split++;
     bool parts = split && split->name && has_module(loader, stored), transposed = parts && split->transposed;
     int first = parts ? layout->dims[split->first] : 0, each = parts ? layout->dims[split->of] : rows;
@@ -728,7 +653,7 @@ static int plan_one(const pm_loader *loader, const pm_expect *e, const char *mod
     if (e->kind == PM_EXPECT_EXPERTS) {
         planned.experts = loader->layout->experts;
         for (const pm_stack *stack = loader->layout->stacks; stack->name; stack++)
-            if (stack->parts == 1 && replace_tail(module, stack->name, stack->stored, stored)) {
+            if (stack->parts == 1 && pm_name_with_tail(module, stack->name, stack->stored, stored)) {
                 planned.module = stored;
                 break;
             }
@@ -755,7 +680,7 @@ static int load_one(pm_loader *loader, const pm_expect *e, const char *module, v
     }
     t = take(loader, module, "");
     if (!t)
-        return fail_absent(loader, module, err);
+        return fail_absent(loader, module, false, err);
     if (e->kind == PM_EXPECT_IGNORED)
         return is_float(t->dtype) ? check_shape(loader, t, 1, (int64_t[]){cols}, err)
                                   : fail_tensor(loader, t, err, "is not of a float dtype");

@@ -125,7 +125,7 @@ def bias_and_table(tensors, _):
         (narrow_expert, [EXPERT + "weight", "[128, 16]", "[128, 32]"]),
         (unknown_expert, ["layers.0.ffn.gate.tid2eid", "token 7", "an expert that there is not"]),
         (float_table, ["layers.0.ffn.gate.tid2eid", "F32", "I64"]),
-        (no_indexer, ["self_attn.compressor.indexer.q_b_proj", "is missing"]),
+        (no_indexer, ["tensor layers.2.attn.indexer.wq_b.weight is missing"]),
         (bias_and_table, ["layers.0.ffn.gate.bias", "is not part of this model"]),
     ],
 )

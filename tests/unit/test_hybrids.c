@@ -228,7 +228,7 @@ static const struct refusal {
     {MODELS "lfm2-4bit", other_width, {"conv.conv", "shape"}},
     {MODELS "nemotron_h-4bit", other_kernel, {"conv1d", "shape"}},
     {MODELS "lfm2-4bit", mtp_of_lfm2, {"mtp.norm.weight", "not part of this model"}},
-    {MODELS "nemotron_h-4bit", no_bias, {"layers.0.mamba.conv1d.bias", "missing"}},
+    {MODELS "nemotron_h-4bit", no_bias, {"tensor backbone.layers.0.mixer.conv1d.bias is missing", "config.json"}},
 };
 
 static void test_refusals(void **state)

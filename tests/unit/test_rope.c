@@ -270,9 +270,38 @@ static void test_refusals(void **state)
     }
 }
 
+/* YaRN's truncate: left out it is true; null is Python's None, which counts as false. */
+static void test_truncate(void **state)
+{
+    (void)state;
+    static const char *const said[] = {"", ", \"truncate\": true", ", \"truncate\": false", ", \"truncate\": null"};
+    static const char *const objects[] = {"rope_parameters", "rope_scaling"};
+    for (size_t o = 0; o < PM_COUNT(objects); o++) {
+        float blended[PM_COUNT(said)];
+        for (size_t i = 0; i < PM_COUNT(said); i++) {
+            char text[256];
+            pm_arena arena = {0};
+            pm_rope rope;
+            pm_error err;
+            snprintf(text, sizeof(text),
+                     "{\"rope_theta\": 1e4, \"%s\": {\"rope_type\": \"yarn\", \"factor\": 40, "
+                     "\"original_max_position_embeddings\": 4096%s}}",
+                     objects[o], said[i]);
+            pm_config config = wrap(json_loads(text, 0, NULL));
+            if (pm_rope_read(&config, 64, 1.0, 0, &arena, &rope, &err) != PM_OK)
+                fail_msg("%s: %s", text, err.message);
+            blended[i] = rope.inv_freq[14];
+            pm_arena_free(&arena);
+            json_decref(config.root);
+        }
+        assert_true(blended[0] == blended[1] && blended[2] == blended[3]);
+        assert_true(blended[0] != blended[2]);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_goldens), cmocka_unit_test(test_left_out),
-                                       cmocka_unit_test(test_refusals)};
+                                       cmocka_unit_test(test_truncate), cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
