@@ -51,6 +51,7 @@ typedef struct pm_exchange {
     pm_str body;                        /* the engine's thread's from then on */
     pm_refusal refusal;                 /* found before the body was there */
     bool handed;                        /* the route's handler has been called */
+    const char *etag;                   /* of a file of the web page, static; NULL: the answer is none */
     void *job;                          /* the engine's thread's own */
     struct pm_exchange *next, **before; /* in the inbox, later among those that the engine's thread answers */
 

@@ -1,6 +1,7 @@
 #include "http.h"
 
 #include "job.h"
+#include "page.h"
 #include "worker.h"
 
 #include <microhttpd.h>
@@ -250,7 +251,10 @@ static enum MHD_Result respond(pm_exchange *exchange)
     if (exchange->type)
         MHD_add_response_header(response, "Content-Type", exchange->type);
     MHD_add_response_header(response, "X-Request-Id", exchange->id);
-    MHD_add_response_header(response, "Cache-Control", "no-store");
+    if (exchange->etag)
+        pm_page_headers(exchange->etag, response);
+    else
+        MHD_add_response_header(response, "Cache-Control", "no-store");
     MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
     if (size == MHD_SIZE_UNKNOWN)
         MHD_add_response_header(response, "X-Accel-Buffering", "no");

@@ -1,4 +1,5 @@
 /* The paths of the API. */
+#include "page.h"
 #include "state.h"
 
 #include <stdio.h>
@@ -10,6 +11,16 @@ static const pm_route routes[] = {
     {"GET", "/v1/models", .answer = pm_answer_models},
     {"GET", "/v1/models/", .prefix = true, .answer = pm_answer_model},
     {"GET", "/metrics", .answer = pm_answer_metrics},
+    /* The web page, which asks for a key itself. */
+    {"GET", "/", .open = true, .answer = pm_answer_page},
+    {"GET", "/index.html", .open = true, .answer = pm_answer_page},
+    {"GET", "/style.css", .open = true, .answer = pm_answer_page},
+    {"GET", "/app.js", .open = true, .answer = pm_answer_page},
+    {"GET", "/api.js", .open = true, .answer = pm_answer_page},
+    {"GET", "/markdown.js", .open = true, .answer = pm_answer_page},
+    {"GET", "/store.js", .open = true, .answer = pm_answer_page},
+    {"GET", "/view.js", .open = true, .answer = pm_answer_page},
+    {"GET", "/icon.svg", .open = true, .answer = pm_answer_page},
 };
 
 const pm_route *pm_route_find(const char *method, const char *path, const char **rest, char allowed[64])

@@ -1,0 +1,53 @@
+"""Running `polymath serve`."""
+
+import json
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+
+
+class Daemon:
+    """The server on a free loopback port; the model is loaded when the constructor returns."""
+
+    def __init__(self, polymath, model, *args, headers=None):
+        command = [polymath, "serve", model, "--port", "0", *map(str, args)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        line = self.process.stdout.readline()
+        assert line.startswith("listening on "), (line, self.process.communicate(timeout=10))
+        self.url = line.split()[-1]
+        self.headers = headers or {}
+        end = time.monotonic() + 60
+        while self.get("/health")[0] != 200:
+            assert time.monotonic() < end and self.process.poll() is None, "the model is not loaded"
+            time.sleep(0.02)
+
+    def request(self, path, body=None, method=None, headers=None):
+        """Status, headers and body of an answer; `body` is sent as JSON, or as it is when it is bytes."""
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, {**self.headers, **(headers or {})}, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=60) as response:
+                return response.status, response.headers, response.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.headers, error.read()
+
+    def get(self, path):
+        status, _, body = self.request(path)
+        return status, body
+
+    def stop(self):
+        """Ends it as systemd would; returns what it wrote to stderr. It must end by itself and cleanly."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        _, log = self.process.communicate(timeout=60)
+        assert self.process.returncode == 0, (self.process.returncode, log)
+        return log
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
