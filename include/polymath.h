@@ -168,6 +168,10 @@ PM_API void pm_prompt_free(pm_prompt *prompt);
 PM_API int pm_decode(const pm_engine *engine, const pm_token *ids, size_t n, bool special, char **text, size_t *len,
                      pm_error *err);
 
+/* The bytes that a token adds to a text that has begun, which may be a part of a character (the caller's: pm_free);
+ * none for a control token. */
+PM_API int pm_token_bytes(const pm_engine *engine, pm_token id, char **bytes, size_t *len, pm_error *err);
+
 /* ---- a tokenizer without its model ---- */
 
 typedef struct pm_tokenizer pm_tokenizer;
@@ -308,6 +312,9 @@ typedef struct pm_generate_options {
     /* Called with text as it becomes final: whole characters, nothing that may still turn into a stop string. May be
      * NULL. A non-zero return ends the generation as pm_session_cancel does. */
     int (*on_text)(void *user, const char *text, size_t len);
+    /* Called with every sampled token, before the text that it makes final; may be NULL. Without `logprobs` logprob is
+     * 0 and top NULL, else top has top_logprobs entries. */
+    void (*on_token)(void *user, pm_token id, float logprob, const pm_logprob *top);
     /* Called while the prompt is computed; may be NULL. */
     void (*on_prompt)(void *user, size_t done, size_t total);
     void *user;
@@ -323,6 +330,7 @@ typedef struct pm_result {
     float *logprobs; /* [n] when asked for, else NULL */
     pm_logprob *top; /* [n, top_logprobs] when asked for, else NULL */
     pm_finish finish;
+    int stop;             /* which of the stop strings ended it, -1: none */
     pm_sync_stats prompt; /* what the prompt cost */
     double queue_seconds; /* waiting in a scheduler's queue; the next two count from its end */
     double prompt_seconds, first_token_seconds, decode_seconds;

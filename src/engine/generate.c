@@ -37,6 +37,7 @@ static int decode(pm_run *run, pm_error *err)
             return status;
         if (generation->n == 1)
             run->first = pm_now();
+        pm_generation_tell(generation, run->options);
         deliver(run);
         if (generation->done)
             return PM_OK;

@@ -141,11 +141,20 @@ void pm_generation_result(pm_generation *generation, pm_result *out)
                        .n = generation->n,
                        .logprobs = generation->logprobs,
                        .top = generation->top,
-                       .finish = generation->finish};
+                       .finish = generation->finish,
+                       .stop = generation->stop.found};
     generation->text = (pm_buf){0};
     generation->ids = NULL;
     generation->logprobs = NULL;
     generation->top = NULL;
+}
+
+void pm_generation_tell(const pm_generation *generation, const pm_generate_options *options)
+{
+    size_t last = generation->n - 1;
+    if (options->on_token)
+        options->on_token(options->user, generation->ids[last], generation->record ? generation->logprobs[last] : 0,
+                          generation->n_top ? generation->top + last * (size_t)generation->n_top : NULL);
 }
 
 const char *pm_generation_take(pm_generation *generation, size_t *len)

@@ -55,6 +55,9 @@ int pm_generation_end(pm_generation *generation, pm_finish finish, pm_error *err
 /* Hands the answer over: text, tokens, probabilities and the reason of its end; the rest of *out is zero. */
 void pm_generation_result(pm_generation *generation, pm_result *out);
 
+/* Tells options->on_token of the last token. */
+void pm_generation_tell(const pm_generation *generation, const pm_generate_options *options);
+
 /* The text that has become final since the last call; valid until the next call on the generation. */
 const char *pm_generation_take(pm_generation *generation, size_t *len);
 

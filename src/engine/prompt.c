@@ -153,6 +153,23 @@ void pm_prompt_free(pm_prompt *prompt)
     *prompt = (pm_prompt){0};
 }
 
+int pm_token_bytes(const pm_engine *engine, pm_token id, char **bytes, size_t *len, pm_error *err)
+{
+    pm_buf buf = {0};
+    int status = pm_engine_check_ids(engine, &id, 1, err);
+    if (status == PM_OK && pm_buf_reserve(&buf, 0) != PM_OK)
+        status = pm_fail_memory(err);
+    if (status == PM_OK && id < pm_tokenizer_vocab(engine->tokenizer)) /* as in pm_decode */
+        status = pm_tokenizer_bytes(engine->tokenizer, id, &buf, err);
+    if (status != PM_OK) {
+        pm_buf_free(&buf);
+        return status;
+    }
+    *bytes = buf.data;
+    *len = buf.len;
+    return PM_OK;
+}
+
 int pm_decode(const pm_engine *engine, const pm_token *ids, size_t n, bool special, char **text, size_t *len,
               pm_error *err)
 {

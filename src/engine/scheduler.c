@@ -544,6 +544,8 @@ static bool advance(pm_request *request)
         request->scheduler->info.sampled++;
         if (!request->first)
             request->first = now;
+        if (!request->cancelled)
+            pm_generation_tell(&request->generation, &request->options);
         deliver(request);
     }
     if (status == PM_OK && !request->generation.done)

@@ -7,7 +7,7 @@ int pm_stop_init(pm_stop *stop, const char *const *strings, int n, pm_error *err
 {
     if (n < 0 || (n > 0 && !strings))
         return pm_fail(err, PM_ERR_INVALID, "the list of stop strings is missing");
-    pm_stop made = {.strings = strings, .lengths = calloc((size_t)n + 1, sizeof(size_t)), .n = n};
+    pm_stop made = {.strings = strings, .lengths = calloc((size_t)n + 1, sizeof(size_t)), .n = n, .found = -1};
     if (!made.lengths)
         return pm_fail_memory(err);
     for (int i = 0; i < n; i++) {
@@ -28,14 +28,16 @@ void pm_stop_free(pm_stop *stop)
     *stop = (pm_stop){0};
 }
 
-/* The length of the longest stop string that ends at text[len]; 0: none. */
-static size_t ending_at(const pm_stop *stop, const char *text, size_t len)
+/* The length of the longest stop string that ends at text[len], which is `found` then; 0: none. */
+static size_t ending_at(pm_stop *stop, const char *text, size_t len)
 {
     size_t longest = 0;
     for (int i = 0; i < stop->n; i++) {
         size_t n = stop->lengths[i];
-        if (n <= len && n > longest && memcmp(text + len - n, stop->strings[i], n) == 0)
+        if (n <= len && n > longest && memcmp(text + len - n, stop->strings[i], n) == 0) {
             longest = n;
+            stop->found = i;
+        }
     }
     return longest;
 }
@@ -54,7 +56,7 @@ static size_t held_back(const pm_stop *stop, const char *text, size_t len)
     return longest;
 }
 
-bool pm_stop_scan(const pm_stop *stop, const char *text, size_t seen, size_t len, size_t *final)
+bool pm_stop_scan(pm_stop *stop, const char *text, size_t seen, size_t len, size_t *final)
 {
     if (stop->n == 0) {
         *final = len;

@@ -12,6 +12,7 @@ typedef struct pm_stop {
     const char *const *strings; /* borrowed */
     size_t *lengths;
     int n;
+    int found; /* which string is complete; -1: none */
 } pm_stop;
 
 /* An empty string, and one that is not UTF-8, are refused. */
@@ -20,6 +21,6 @@ void pm_stop_free(pm_stop *stop);
 
 /* Looks at text[0..len), of which `seen` bytes were looked at before. True when a stop string is complete; *final is
  * then where it begins, and otherwise how many bytes can no longer become part of one. */
-bool pm_stop_scan(const pm_stop *stop, const char *text, size_t seen, size_t len, size_t *final);
+bool pm_stop_scan(pm_stop *stop, const char *text, size_t seen, size_t len, size_t *final);
 
 #endif

@@ -19,6 +19,14 @@ double pm_clock(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
+/* Makes UTF-8 of a text that was cut, or that quotes what a client sent. */
+static void clean(char *text)
+{
+    size_t bad;
+    while (!pm_utf8_valid(text, strlen(text), &bad))
+        text[bad] = '?';
+}
+
 bool pm_refuse(pm_refusal *refusal, int status, const char *code, const char *param, const char *format, ...)
 {
     va_list list;
@@ -28,6 +36,8 @@ bool pm_refuse(pm_refusal *refusal, int status, const char *code, const char *pa
     va_start(list, format);
     vsnprintf(refusal->message, sizeof(refusal->message), format, list);
     va_end(list);
+    clean(refusal->param);
+    clean(refusal->message);
     return false;
 }
 

@@ -32,6 +32,60 @@ typedef struct pm_field {
     bool (*read)(void *target, const char *name, json_t *value, pm_refusal *refusal);
 } pm_field;
 
+/* Rows of a table; the last is PM_LAST. */
+#define PM_BOOL(label, at)                                                                                             \
+    {                                                                                                                  \
+        .name = (label), .kind = PM_FIELD_BOOL, .offset = (at)                                                         \
+    }
+#define PM_WHOLE(label, at, low, high)                                                                                 \
+    {                                                                                                                  \
+        .name = (label), .kind = PM_FIELD_WHOLE, .offset = (at), .min = (low), .max = (high)                           \
+    }
+#define PM_INT(label, at, low, high)                                                                                   \
+    {                                                                                                                  \
+        .name = (label), .kind = PM_FIELD_INT, .offset = (at), .min = (low), .max = (high)                             \
+    }
+#define PM_FLOAT(label, at, low, high)                                                                                 \
+    {                                                                                                                  \
+        .name = (label), .kind = PM_FIELD_FLOAT, .offset = (at), .min = (low), .max = (high)                           \
+    }
+#define PM_TEXT(label, at)                                                                                             \
+    {                                                                                                                  \
+        .name = (label), .kind = PM_FIELD_TEXT, .offset = (at)                                                         \
+    }
+#define PM_LIST(label, at)                                                                                             \
+    {                                                                                                                  \
+        .name = (label), .kind = PM_FIELD_LIST, .offset = (at)                                                         \
+    }
+#define PM_OBJECT(label, at)                                                                                           \
+    {                                                                                                                  \
+        .name = (label), .kind = PM_FIELD_OBJECT, .offset = (at)                                                       \
+    }
+#define PM_ANY(label, at)                                                                                              \
+    {                                                                                                                  \
+        .name = (label), .kind = PM_FIELD_ANY, .offset = (at)                                                          \
+    }
+#define PM_READ(label, how)                                                                                            \
+    {                                                                                                                  \
+        .name = (label), .kind = PM_FIELD_READ, .read = (how)                                                          \
+    }
+#define PM_ONLY(label, value)                                                                                          \
+    {                                                                                                                  \
+        .name = (label), .kind = PM_FIELD_ONLY, .only = (value)                                                        \
+    }
+#define PM_REFUSED(label)                                                                                              \
+    {                                                                                                                  \
+        .name = (label), .kind = PM_FIELD_ONLY                                                                         \
+    }
+#define PM_VOID(label)                                                                                                 \
+    {                                                                                                                  \
+        .name = (label), .kind = PM_FIELD_VOID                                                                         \
+    }
+#define PM_LAST                                                                                                        \
+    {                                                                                                                  \
+        .kind = PM_FIELD_END                                                                                           \
+    }
+
 /* Reads an object into `target`. False with a refusal that names the field. */
 bool pm_fields_read(const pm_field *fields, json_t *object, void *target, pm_refusal *refusal);
 

@@ -1,12 +1,560 @@
 #include "job.h"
 
+#include "fields.h"
+#include "state.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+/* ---- refusals ---- */
+
+static const struct {
+    int status, http;
+    const char *code;
+} statuses[] = {
+    {PM_ERR_INVALID, 400, NULL},
+    {PM_ERR_UNSUPPORTED, 400, "unsupported"},
+    {PM_ERR_LIMIT, 400, "context_length_exceeded"},
+    {PM_ERR_MEMORY, 400, "prompt_too_large"}, /* it cannot fit into the memory for timelines */
+    {PM_ERR_BUSY, 429, "queue_full"},
+};
+
+void pm_refuse_status(pm_refusal *refusal, int status, const pm_error *err)
+{
+    pm_refuse(refusal, 500, NULL, NULL, "%s", err->message);
+    for (size_t i = 0; i < sizeof(statuses) / sizeof(*statuses); i++) {
+        if (statuses[i].status == status) {
+            refusal->status = statuses[i].http;
+            refusal->code = statuses[i].code;
+        }
+    }
+    if (refusal->status == 429)
+        refusal->retry_after = 1;
+    /* A sentence of the library's about a message begins with its name. */
+    size_t n = strcspn(refusal->message, "[. ");
+    if (refusal->status == 400 &&
+        (strncmp(refusal->message, "messages", n) == 0 || strncmp(err->message, "tools", n) == 0))
+        snprintf(refusal->param, sizeof(refusal->param), "%.*s", (int)n, refusal->message);
+}
+
+/* ---- life ---- */
+
+static void choice_free(pm_choice *choice)
+{
+    pm_parser_free(choice->parser);
+    pm_str_free(&choice->text);
+    pm_str_free(&choice->reasoning);
+    for (size_t i = 0; i < choice->n_calls; i++) {
+        free(choice->calls[i].id);
+        free(choice->calls[i].name);
+        pm_str_free(&choice->calls[i].arguments);
+    }
+    free(choice->calls);
+    json_decref(choice->logprobs);
+    free(choice->state);
+}
+
+/* Takes the exchange out of the list of those that are being answered, and frees everything. */
+static void job_free(pm_job *job)
+{
+    pm_exchange *exchange = job->exchange;
+    if (exchange->before) {
+        *exchange->before = exchange->next;
+        if (exchange->next)
+            exchange->next->before = exchange->before;
+        exchange->before = NULL;
+        exchange->next = NULL;
+    }
+    exchange->job = NULL;
+    for (size_t i = 0; i < job->n_choices; i++)
+        choice_free(&job->choices[i]);
+    for (size_t i = 0; i < job->n_prompts; i++)
+        pm_prompt_free(&job->prompts[i]);
+    free(job->choices);
+    free(job->prompts);
+    free(job->tools);
+    free(job->ask.bias);
+    pm_str_free(&job->line);
+    json_decref(job->body);
+    free(job);
+    pm_exchange_drop(exchange);
+}
+
+static void cancel_all(pm_job *job)
+{
+    for (size_t i = 0; i < job->n_choices; i++)
+        if (job->choices[i].request && !job->choices[i].done)
+            pm_request_cancel(job->choices[i].request);
+}
+
 void pm_job_cancel(pm_job *job)
 {
-    (void)job;
+    job->failed = true;
+    cancel_all(job);
 }
 
 void pm_job_fail(pm_job *job, const pm_refusal *refusal)
 {
-    (void)job;
-    (void)refusal;
+    if (job->failed)
+        return;
+    job->failed = true;
+    cancel_all(job);
+    if (!job->begun) {
+        pm_exchange_refuse(job->exchange, refusal);
+        return;
+    }
+    if (job->dialect->broken)
+        job->dialect->broken(job, refusal);
+    pm_exchange_end(job->exchange);
+}
+
+/* ---- the stream ---- */
+
+void pm_job_send(pm_job *job, const char *event, json_t *value)
+{
+    if (!job->begun) {
+        job->begun = true;
+        pm_exchange_begin(job->exchange, 200, "text/event-stream");
+        if (job->dialect->begin)
+            job->dialect->begin(job);
+    }
+    job->line.len = 0;
+    if (event)
+        pm_str_print(&job->line, "event: %s\n", event);
+    pm_str_text(&job->line, "data: ");
+    pm_str_json(&job->line, value);
+    pm_str_text(&job->line, "\n\n");
+    if (job->line.failed)
+        pm_job_cancel(job);
+    else
+        pm_exchange_write(job->exchange, job->line.data, job->line.len);
+}
+
+/* ---- an answer takes shape ---- */
+
+/* Room for another call, begun with its name and id. */
+static pm_call *new_call(pm_choice *choice, const pm_event *event)
+{
+    if (choice->n_calls == choice->calls_cap) {
+        size_t cap = choice->calls_cap * 2 + 4;
+        pm_call *calls = realloc(choice->calls, cap * sizeof(*calls));
+        if (!calls)
+            return NULL;
+        choice->calls = calls;
+        choice->calls_cap = cap;
+    }
+    pm_call *call = &choice->calls[choice->n_calls];
+    char made[64];
+    snprintf(made, sizeof(made), "call_%s%02d%04zu", choice->job->exchange->id, choice->index, event->call);
+    *call = (pm_call){.name = strndup(event->text, event->len),
+                      .id = event->id ? strndup(event->id, event->id_len) : strdup(made)};
+    if (!call->name || !call->id) {
+        free(call->name);
+        free(call->id);
+        return NULL;
+    }
+    choice->n_calls++;
+    return call;
+}
+
+/* Adds a piece to what the choice has; false without memory. */
+static bool gather(pm_choice *choice, const pm_event *event)
+{
+    switch (event->kind) {
+    case PM_EVENT_TEXT: pm_str_add(&choice->text, event->text, event->len); return !choice->text.failed;
+    case PM_EVENT_REASONING: pm_str_add(&choice->reasoning, event->text, event->len); return !choice->reasoning.failed;
+    case PM_EVENT_CALL: return new_call(choice, event) != NULL;
+    case PM_EVENT_ARGUMENTS: {
+        pm_str *arguments = &choice->calls[choice->n_calls - 1].arguments;
+        pm_str_add(arguments, event->text, event->len);
+        return !arguments->failed;
+    }
+    case PM_EVENT_CALL_END: return true;
+    }
+    return true;
+}
+
+static void on_event(void *user, const pm_event *event)
+{
+    pm_choice *choice = user;
+    pm_job *job = choice->job;
+    pm_refusal refusal;
+    if (job->failed || choice->called)
+        return;
+    choice->thinking = event->kind == PM_EVENT_REASONING;
+    if (!gather(choice, event)) {
+        pm_refuse(&refusal, 500, NULL, NULL, "out of memory");
+        pm_job_fail(job, &refusal);
+        return;
+    }
+    if (job->ask.stream && job->dialect->piece)
+        job->dialect->piece(choice, event);
+    if (event->kind == PM_EVENT_CALL_END && job->ask.one_call)
+        choice->called = true;
+}
+
+static void on_token(void *user, pm_token id, float logprob, const pm_logprob *top)
+{
+    pm_choice *choice = user;
+    const pm_job *job = choice->job;
+    if (job->failed || choice->called || job->ask.max_tokens == 0)
+        return;
+    choice->tokens++;
+    choice->thoughts += choice->thinking;
+    if (!job->ask.logprobs || !job->dialect->token)
+        return;
+    if (!choice->logprobs)
+        choice->logprobs = json_array();
+    json_array_append_new(choice->logprobs, job->dialect->token(choice, id, logprob, top));
+}
+
+static int on_text(void *user, const char *text, size_t len)
+{
+    pm_choice *choice = user;
+    pm_job *job = choice->job;
+    pm_error err;
+    pm_refusal refusal;
+    if (job->ask.max_tokens == 0)
+        return 1;
+    if (!choice->parser) {
+        on_event(choice, &(pm_event){.kind = PM_EVENT_TEXT, .text = text, .len = len});
+    } else if (pm_parser_feed(choice->parser, text, len, &err) != PM_OK) {
+        pm_refuse_status(&refusal, PM_ERR_IO, &err);
+        pm_job_fail(job, &refusal);
+    }
+    return job->failed || choice->called;
+}
+
+json_t *pm_choice_take_logprobs(pm_choice *choice)
+{
+    json_t *entries = choice->logprobs;
+    choice->logprobs = NULL;
+    return entries;
+}
+
+/* ---- the end ---- */
+
+pm_usage pm_job_usage(const pm_job *job)
+{
+    pm_usage usage = {0};
+    for (size_t i = 0; i < job->n_choices; i++) {
+        const pm_choice *choice = &job->choices[i];
+        usage.answer += choice->tokens;
+        usage.reasoning += choice->thoughts;
+        if (i % (size_t)job->ask.n == 0) { /* the others share the prompt with it */
+            usage.prompt += choice->prompt->n;
+            usage.cached += choice->cost.reused;
+        }
+    }
+    return usage;
+}
+
+/* For the log: tokens of all answers, times of the first. */
+static void leave_record(pm_job *job, const pm_result *result)
+{
+    static const char *const names[] = {
+        [PM_ENDING_STOP] = "stop", [PM_ENDING_LENGTH] = "length", [PM_ENDING_CALLS] = "tool_calls"};
+    pm_usage usage = pm_job_usage(job);
+    pthread_mutex_lock(&job->exchange->lock);
+    job->exchange->record = (pm_record){.prompt = usage.prompt,
+                                        .cached = usage.cached,
+                                        .answer = usage.answer,
+                                        .queue = result->queue_seconds,
+                                        .prefill = result->first_token_seconds,
+                                        .decode = result->decode_seconds,
+                                        .finish = job->failed ? "cancelled" : names[job->choices[0].ending]};
+    pthread_mutex_unlock(&job->exchange->lock);
+}
+
+/* An answer that has ended well, or that its own job has ended. */
+static void settle(pm_choice *choice, const pm_result *result)
+{
+    pm_job *job = choice->job;
+    pm_error err;
+    pm_refusal refusal;
+    choice->cost = result->prompt;
+    choice->stop_string = result->stop;
+    if (choice->parser && !job->failed && pm_parser_end(choice->parser, &err) != PM_OK) {
+        pm_refuse_status(&refusal, PM_ERR_IO, &err);
+        pm_job_fail(job, &refusal);
+    }
+    if (choice->called || (choice->n_calls && result->finish == PM_FINISH_STOP))
+        choice->ending = PM_ENDING_CALLS;
+    else if (result->finish == PM_FINISH_LENGTH || job->ask.max_tokens == 0)
+        choice->ending = PM_ENDING_LENGTH;
+    else if (result->finish == PM_FINISH_CANCELLED)
+        pm_job_cancel(job);
+    if (!job->failed && job->ask.stream && job->dialect->finish)
+        job->dialect->finish(choice);
+}
+
+static void on_end(void *user, int status, const pm_error *err, pm_result *result)
+{
+    pm_choice *choice = user;
+    pm_job *job = choice->job;
+    pm_refusal refusal;
+    choice->done = true;
+    if (status == PM_OK) {
+        settle(choice, result);
+    } else {
+        pm_refuse_status(&refusal, status, err);
+        refusal.status = status == PM_ERR_MEMORY ? 500 : refusal.status;
+        pm_job_fail(job, &refusal);
+    }
+    if (++job->n_ended == job->n_choices) {
+        leave_record(job, result);
+        if (!job->failed)
+            job->dialect->end(job);
+        pm_exchange_end(job->exchange);
+        job_free(job);
+    }
+    pm_result_free(result);
+}
+
+/* ---- the beginning ---- */
+
+json_t *pm_body_read(pm_exchange *exchange, pm_refusal *refusal)
+{
+    json_error_t error;
+    json_t *body = json_loadb(exchange->body.data ? exchange->body.data : "", exchange->body.len, 0, &error);
+    pm_exchange_free_body(exchange);
+    if (!body)
+        pm_refuse(refusal, 400, "invalid_json", NULL, "the body is not JSON: line %d, column %d: %s", error.line,
+                  error.column, error.text);
+    else if (!json_is_object(body))
+        pm_refuse(refusal, 400, "invalid_json", NULL, "the body is not a JSON object");
+    else
+        return body;
+    json_decref(body);
+    return NULL;
+}
+
+/* The one prompt of a chat. */
+static bool chat_prompt(pm_job *job, pm_refusal *refusal)
+{
+    pm_chat chat;
+    pm_error err;
+    if (!pm_ask_chat(&job->ask, &chat, refusal))
+        return false;
+    int status = pm_chat_prompt(job->server->engine, &chat, &job->prompts[0], &err);
+    if (status == PM_OK) {
+        job->n_prompts = 1;
+        job->tools = (char *)chat.tools;
+        chat.tools = NULL;
+    } else {
+        pm_refuse_status(refusal, status, &err);
+    }
+    pm_ask_chat_free(&chat);
+    return status == PM_OK;
+}
+
+static bool is_ids(const json_t *value)
+{
+    return json_is_array(value) && json_is_integer(json_array_get(value, 0));
+}
+
+/* One prompt of a completion: text or ids. */
+static bool raw_prompt(pm_job *job, const json_t *value, pm_prompt *out, pm_refusal *refusal)
+{
+    const pm_engine *engine = job->server->engine;
+    pm_error err;
+    int status;
+    if (json_is_string(value)) {
+        status = pm_text_prompt(engine, json_string_value(value), json_string_length(value), out, &err);
+    } else {
+        size_t n = json_array_size(value);
+        pm_token *ids = calloc(n + 1, sizeof(*ids));
+        for (size_t i = 0; ids && i < n; i++) {
+            const json_t *id = json_array_get(value, i);
+            json_int_t number = json_is_integer(id) ? json_integer_value(id) : -1;
+            ids[i] = number < 0 || number > INT32_MAX ? -1 : (pm_token)number;
+        }
+        if (!ids)
+            return pm_refuse(refusal, 500, NULL, NULL, "out of memory");
+        status = pm_ids_prompt(engine, ids, n, out, &err);
+        free(ids);
+    }
+    if (status == PM_OK)
+        return true;
+    pm_refuse_status(refusal, status, &err);
+    snprintf(refusal->param, sizeof(refusal->param), "prompt");
+    return false;
+}
+
+/* Turns what is asked into prompts. */
+static bool make_prompts(pm_job *job, pm_refusal *refusal)
+{
+    const json_t *prompt = job->ask.prompt;
+    bool chat = job->dialect->chat, many = json_is_array(prompt) && !is_ids(prompt);
+    size_t n = many ? json_array_size(prompt) : 1;
+    if (!chat && (!prompt || n == 0 || (!json_is_string(prompt) && !json_is_array(prompt))))
+        return pm_refuse(refusal, 400, "invalid_type", "prompt",
+                         "'prompt' must be a text, a list of token ids, or a list of these");
+    if (n * (size_t)job->ask.n > PM_CHOICES_MAX)
+        return pm_refuse(refusal, 400, "invalid_value", many ? "prompt" : "n", "%zu answers are more than %d",
+                         n * (size_t)job->ask.n, PM_CHOICES_MAX);
+    job->prompts = calloc(n, sizeof(*job->prompts));
+    if (!job->prompts)
+        return pm_refuse(refusal, 500, NULL, NULL, "out of memory");
+    if (chat)
+        return chat_prompt(job, refusal);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *one = many ? json_array_get(prompt, i) : prompt;
+        if (!json_is_string(one) && !is_ids(one))
+            return pm_refuse(refusal, 400, "invalid_type", "prompt",
+                             "'prompt' must be a text, a list of token ids, or a list of these");
+        if (!raw_prompt(job, one, &job->prompts[i], refusal))
+            return false;
+        job->n_prompts++;
+    }
+    return true;
+}
+
+/* Hands one answer's request to the scheduler. */
+static bool make_choice(pm_job *job, size_t index, pm_refusal *refusal)
+{
+    const pm_ask *ask = &job->ask;
+    pm_choice *choice = &job->choices[index];
+    pm_error err;
+    *choice = (pm_choice){.job = job, .index = (int)index, .prompt = &job->prompts[index / (size_t)ask->n]};
+    choice->stop_string = -1;
+    choice->thinking = choice->prompt->reasoning;
+    pm_generate_options options = {
+        .sampling = ask->sampling,
+        .max_tokens = ask->max_tokens > 0 ? (size_t)ask->max_tokens : (size_t)(ask->max_tokens == 0),
+        .stop = ask->stop,
+        .n_stop = ask->n_stop,
+        .logprobs = ask->logprobs,
+        .top_logprobs = ask->logprobs ? (int)ask->top_logprobs : 0,
+        .ignore_eos = ask->ignore_eos,
+        .markers = job->dialect->chat,
+        .on_text = on_text,
+        .on_token = on_token,
+        .user = choice,
+    };
+    options.sampling.bias = ask->bias;
+    options.sampling.n_bias = ask->n_bias;
+    options.sampling.seed = (uint64_t)ask->seed + index % (uint64_t)ask->n;
+    if (!ask->seeded && getentropy(&options.sampling.seed, sizeof(options.sampling.seed)) != 0)
+        return pm_refuse(refusal, 500, NULL, NULL, "a random seed cannot be drawn");
+    pm_parser_options parser = {.tools = job->tools,
+                                .no_calls = !job->tools,
+                                .reasoning = choice->prompt->reasoning,
+                                .on_event = on_event,
+                                .user = choice};
+    int status = job->dialect->chat ? pm_parser_new(&choice->parser, job->server->engine, &parser, &err) : PM_OK;
+    if (status == PM_OK)
+        status = pm_request_new(&choice->request, job->server->scheduler, choice->prompt, &options, on_end, &err);
+    if (status == PM_OK)
+        return true;
+    choice_free(choice);
+    pm_refuse_status(refusal, status, &err);
+    return false;
+}
+
+/* Makes the requests of a job. Where one is refused those before it are cancelled, and their end frees the job. */
+static bool make_choices(pm_job *job, pm_refusal *refusal)
+{
+    size_t n = job->n_prompts * (size_t)job->ask.n;
+    job->choices = calloc(n, sizeof(*job->choices));
+    if (!job->choices)
+        return pm_refuse(refusal, 500, NULL, NULL, "out of memory");
+    for (size_t i = 0; i < n; i++) {
+        if (!make_choice(job, i, refusal))
+            return false;
+        job->n_choices++;
+    }
+    return true;
+}
+
+static bool read_ask(pm_job *job, pm_refusal *refusal)
+{
+    pm_ask *ask = &job->ask;
+    job->body = pm_body_read(job->exchange, refusal);
+    if (!job->body)
+        return false;
+    ask->max_tokens = -1;
+    ask->n = 1;
+    pm_engine_sampling(job->server->engine, &ask->sampling);
+    return pm_fields_read(job->dialect->fields, job->body, ask, refusal) &&
+           pm_ask_check_model(job->server, ask->model, refusal) && job->dialect->read(job, refusal);
+}
+
+/* Puts the exchange among those that are being answered. */
+static void enlist(pm_job *job)
+{
+    pm_exchange *exchange = job->exchange;
+    pm_server *server = job->server;
+    exchange->job = job;
+    exchange->next = server->answering;
+    exchange->before = &server->answering;
+    if (exchange->next)
+        exchange->next->before = &exchange->next;
+    server->answering = exchange;
+}
+
+void pm_job_start(pm_exchange *exchange)
+{
+    pm_refusal refusal = {0};
+    pm_job *job = calloc(1, sizeof(*job));
+    if (!job) {
+        pm_refuse(&refusal, 500, NULL, NULL, "out of memory");
+        pm_exchange_refuse(exchange, &refusal);
+        return;
+    }
+    pm_exchange_hold(exchange);
+    *job = (pm_job){.exchange = exchange,
+                    .server = exchange->server,
+                    .dialect = exchange->route->dialect,
+                    .created = (int64_t)time(NULL)};
+    snprintf(job->id, sizeof(job->id), "%s%s", job->dialect->prefix, exchange->id);
+    bool made = read_ask(job, &refusal) && make_prompts(job, &refusal) && make_choices(job, &refusal);
+    if (!made)
+        pm_job_fail(job, &refusal);
+    if (job->n_choices)
+        enlist(job);
+    else
+        job_free(job);
+}
+
+/* ---- tokens ---- */
+
+double pm_finite(double logprob)
+{
+    return isfinite(logprob) ? logprob : -9999.0;
+}
+
+json_t *pm_token_byte_list(const pm_server *server, pm_token id)
+{
+    char *bytes;
+    size_t len;
+    if (pm_token_bytes(server->engine, id, &bytes, &len, NULL) != PM_OK)
+        return json_null();
+    json_t *list = len ? json_array() : json_null();
+    for (size_t i = 0; i < len; i++)
+        json_array_append_new(list, json_integer((unsigned char)bytes[i]));
+    pm_free(bytes);
+    return list;
+}
+
+json_t *pm_token_text(const pm_server *server, pm_token id)
+{
+    char *text;
+    size_t len;
+    if (pm_token_bytes(server->engine, id, &text, &len, NULL) == PM_OK) {
+        bool whole = len > 0 && pm_utf8_valid(text, len, NULL);
+        json_t *value = whole ? json_stringn(text, len) : NULL;
+        pm_free(text);
+        if (value)
+            return value;
+    }
+    if (pm_decode(server->engine, &id, 1, true, &text, &len, NULL) != PM_OK)
+        return json_string("");
+    json_t *value = json_stringn(text, len);
+    pm_free(text);
+    return value;
 }

@@ -15,15 +15,17 @@ typedef enum pm_tool_use { PM_TOOLS_AUTO, PM_TOOLS_NONE } pm_tool_use;
 
 /* Strings and values are borrowed from the body. */
 typedef struct pm_ask {
-    const char *model; /* NULL: the only one there is */
-    json_t *messages;  /* of a chat; NULL: `prompt` counts */
-    json_t *tools;     /* of a chat, or NULL */
-    json_t *variables; /* of the chat template, or NULL */
-    json_t *prompt;    /* text, a list of ids, or a list of either of these */
+    const char *model;  /* NULL: the only one there is */
+    json_t *messages;   /* of a chat; NULL: `prompt` counts */
+    json_t *tools;      /* of a chat, or NULL */
+    json_t *variables;  /* of the chat template, or NULL */
+    json_t *prompt;     /* text, a list of ids, or a list of either of these */
+    const char *effort; /* of reasoning, or NULL */
     pm_tool_use tool_use;
-    bool one_call;        /* the answer ends after its first call */
-    int64_t max_tokens;   /* -1: what the model's file or the context says */
-    int64_t seed;         /* -1: a random one */
+    bool one_call;      /* the answer ends after its first call */
+    int64_t max_tokens; /* -1: what the context leaves */
+    int64_t seed;       /* when `seeded`, else a random one */
+    bool seeded;
     int64_t n;            /* answers to each prompt */
     pm_sampling sampling; /* without seed and biases */
     pm_bias *bias;        /* [n_bias], malloc'ed */
@@ -35,6 +37,7 @@ typedef struct pm_ask {
     bool stream, include_usage;
     bool echo; /* the prompt's text stands before the answer */
     bool ignore_eos;
+    bool no_generation_prompt;
 } pm_ask;
 
 typedef struct pm_call {
@@ -60,6 +63,7 @@ typedef struct pm_choice {
     json_t *logprobs;        /* entries that the dialect has not yet taken, as its `token` made them */
     size_t tokens, thoughts; /* sampled; of these, reasoning */
     bool thinking;           /* the last event was reasoning */
+    size_t characters;       /* for the dialect: of the text up to the last token */
     bool begun;              /* for the dialect: its first piece is out */
     bool called;             /* with one_call: the call is complete */
     bool done;
@@ -71,6 +75,8 @@ typedef struct pm_choice {
 
 /* A protocol. All functions but `read` and `end` may be NULL. */
 typedef struct pm_dialect {
+    const char *prefix;            /* of the ids of answers */
+    bool chat;                     /* ask.messages, else ask.prompt */
     const struct pm_field *fields; /* of the body, see fields.h; the target is the job's pm_ask */
     /* What tables cannot say: checks, defaults, conversions. False with a refusal. */
     bool (*read)(pm_job *job, pm_refusal *refusal);
@@ -98,6 +104,7 @@ struct pm_job {
     size_t n_prompts;
     pm_choice *choices; /* n_prompts * ask.n */
     size_t n_choices, n_ended;
+    pm_str line; /* of the stream, in the making */
     bool begun;  /* the stream's first bytes are out */
     bool failed; /* refused or broken: what still comes is dropped */
 };
@@ -120,8 +127,25 @@ pm_usage pm_job_usage(const pm_job *job);
 /* Writes to the job's stream: "data: JSON\n\n", after "event: NAME\n" when there is a name. Drops the reference. */
 void pm_job_send(pm_job *job, const char *event, json_t *value);
 
-/* Renders a chat, for job.c, apply-template and others that count tokens. False with a refusal. */
-bool pm_job_prompt(pm_server *server, const pm_ask *ask, char **tools, pm_prompt *out, pm_refusal *refusal);
+/* Parses the body of an exchange, an object, and frees its text. NULL with a refusal. */
+json_t *pm_body_read(pm_exchange *exchange, pm_refusal *refusal);
+
+/* A chat as the library takes it: JSON texts that pm_ask_chat_free frees. False with a refusal. */
+bool pm_ask_chat(const pm_ask *ask, pm_chat *out, pm_refusal *refusal);
+void pm_ask_chat_free(pm_chat *chat);
+
+/* Refuses a request for a model that is not here. */
+bool pm_ask_check_model(const pm_server *server, const char *model, pm_refusal *refusal);
+
+/* What a token says, as text (U+FFFD where it is part of a character) and as bytes (null for a control token). */
+json_t *pm_token_text(const pm_server *server, pm_token id);
+json_t *pm_token_byte_list(const pm_server *server, pm_token id);
+
+/* A log-probability as JSON can have it. */
+double pm_finite(double logprob);
+
+/* The entries of logprobs that have not been taken yet; NULL where there are none. */
+json_t *pm_choice_take_logprobs(pm_choice *choice);
 
 /* The refusal that an error of the library stands for. */
 void pm_refuse_status(pm_refusal *refusal, int status, const pm_error *err);

@@ -1,4 +1,5 @@
 /* The paths of the API. */
+#include "job.h"
 #include "page.h"
 #include "state.h"
 
@@ -21,6 +22,11 @@ static const pm_route routes[] = {
     {"GET", "/store.js", .open = true, .answer = pm_answer_page},
     {"GET", "/view.js", .open = true, .answer = pm_answer_page},
     {"GET", "/icon.svg", .open = true, .answer = pm_answer_page},
+    {"POST", "/v1/chat/completions", .work = pm_job_start, .dialect = &pm_chat_dialect},
+    {"POST", "/v1/completions", .work = pm_job_start, .dialect = &pm_completions_dialect},
+    {"POST", "/tokenize", .work = pm_work_tokenize},
+    {"POST", "/detokenize", .work = pm_work_detokenize},
+    {"POST", "/apply-template", .work = pm_work_template},
 };
 
 const pm_route *pm_route_find(const char *method, const char *path, const char **rest, char allowed[64])

@@ -47,4 +47,8 @@ int pm_detok_push(pm_detok *detok, pm_token id, pm_buf *out, pm_error *err);
 /* The end: an unfinished character becomes U+FFFD. */
 int pm_detok_finish(pm_detok *detok, pm_buf *out, pm_error *err);
 
+/* Appends the bytes that a token adds to a text that has begun; nothing for a special one, or where
+ * the vocabulary has a hole. */
+int pm_tokenizer_bytes(const pm_tokenizer *tokenizer, pm_token id, pm_buf *out, pm_error *err);
+
 #endif

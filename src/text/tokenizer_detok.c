@@ -448,3 +448,53 @@ int pm_detok_finish(pm_detok *detok, pm_buf *out, pm_error *err)
         status = end_step(&p, k);
     return status;
 }
+
+/* The text of a token that stands n times in a row. */
+static int repeat(const pm_tokenizer *tokenizer, pm_token id, int n, pm_buf *out, pm_error *err)
+{
+    pm_detok detok;
+    int status = pm_detok_init(&detok, tokenizer, false, err);
+    for (int i = 0; i < n && status == PM_OK; i++)
+        status = pm_detok_push(&detok, id, out, err);
+    if (status == PM_OK)
+        status = pm_detok_finish(&detok, out, err);
+    pm_detok_free(&detok);
+    return status;
+}
+
+int pm_tokenizer_bytes(const pm_tokenizer *tokenizer, pm_token id, pm_buf *out, pm_error *err)
+{
+    const pm_tok_decoder *decoder = &tokenizer->decoder;
+    if (id < 0 || (size_t)id >= tokenizer->vocab.n)
+        return pm_fail(err, PM_ERR_INVALID, "token id %d is not in the vocabulary of %zu tokens", (int)id,
+                       tokenizer->vocab.n);
+    const pm_vocab_entry *entry = &tokenizer->vocab.entries[id];
+    bool bytes = decoder->n == 1 && decoder->steps[0].kind == PM_DECODE_BYTE_LEVEL;
+    int byte = -1;
+    if (entry->special || !entry->text)
+        return PM_OK;
+    for (int k = 0; k < decoder->n && byte < 0; k++)
+        if (decoder->steps[k].kind == PM_DECODE_BYTE_FALLBACK)
+            byte = fallback_byte(entry->text, entry->len);
+    if (byte >= 0)
+        return pm_buf_add(out, &(char){(char)byte}, 1) == PM_OK ? PM_OK : pm_fail_memory(err);
+    for (size_t i = 0, n; i < entry->len && bytes; i += n)
+        bytes = pm_char_byte(pm_char_at(entry->text + i, &n)) >= 0;
+    for (size_t i = 0, n; i < entry->len && bytes; i += n) {
+        char c = (char)pm_char_byte(pm_char_at(entry->text + i, &n));
+        if (pm_buf_add(out, &c, 1) != PM_OK)
+            return pm_fail_memory(err);
+    }
+    if (bytes)
+        return PM_OK;
+    /* What the second of two adds to the first: decoders treat the start of a text in their own ways. */
+    pm_buf one = {0}, two = {0};
+    int status = repeat(tokenizer, id, 1, &one, err);
+    if (status == PM_OK)
+        status = repeat(tokenizer, id, 2, &two, err);
+    if (status == PM_OK && two.len > one.len && pm_buf_add(out, two.data + one.len, two.len - one.len) != PM_OK)
+        status = pm_fail_memory(err);
+    pm_buf_free(&one);
+    pm_buf_free(&two);
+    return status;
+}
