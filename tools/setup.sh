@@ -14,7 +14,7 @@ esac
 
 debian() {
     packages="gcc libc6-dev cmake ninja-build pkg-config libjansson-dev libpcre2-dev libutf8proc-dev libedit-dev"
-    packages="$packages libmicrohttpd-dev libcmocka-dev"
+    packages="$packages libmicrohttpd-dev libcurl4-openssl-dev libcmocka-dev"
     [ "$group" = build ] || packages="$packages python3-venv dpkg-dev file zsh chromium chromium-driver"
     [ "$group" != ci ] || packages="$packages clang-format clang-tidy"
 
@@ -35,7 +35,7 @@ debian() {
 
 # Untested: nobody has run this on a Mac yet.
 homebrew() {
-    packages="cmake ninja pkgconf jansson pcre2 utf8proc libedit libmicrohttpd cmocka"
+    packages="cmake ninja pkgconf jansson pcre2 utf8proc libedit libmicrohttpd curl cmocka"
     [ "$group" = build ] || packages="$packages python@3.11"
     [ "$group" != ci ] || packages="$packages clang-format llvm"
 
@@ -52,5 +52,5 @@ elif command -v brew >/dev/null; then
     homebrew
 else
     echo "tools/setup.sh knows apt-get and brew only; polymath needs a C compiler, cmake, ninja, pkg-config, jansson," \
-        "pcre2, utf8proc, libedit, libmicrohttpd and cmocka; its tests need Python 3.11 or newer with venv" >&2
+        "pcre2, utf8proc, libedit, libmicrohttpd, libcurl and cmocka; its tests need Python 3.11 or newer with venv" >&2
 fi

@@ -84,80 +84,32 @@ void pm_close(pm_opened *opened)
 
 /* What the callbacks of one answer share. */
 typedef struct answer {
-    pm_progress progress;
-    bool stream;
+    pm_show show;
     pm_parser *parser; /* NULL: everything is the answer */
     pm_error err;      /* the parser's; code PM_OK: none */
-    bool dim;          /* reasoning is being shown */
-    bool lines;        /* what comes next begins a line, unless nothing has been written */
-    int write_error;   /* errno of a failed write, else 0 */
-    char last;         /* the last byte written, else 0 */
 } answer;
 
 static void on_prompt(void *user, size_t done, size_t total)
 {
     answer *a = user;
-    pm_progress_show(&a->progress, total ? (double)done / (double)total : 1);
+    pm_progress_show(&a->show.progress, total ? (double)done / (double)total : 1);
 }
 
-static void write_text(answer *a, const char *text, size_t len)
-{
-    pm_progress_clear(&a->progress);
-    if (!a->stream || len == 0 || a->write_error)
-        return;
-    a->last = text[len - 1];
-    if (!pm_cli_write(text, len))
-        a->write_error = errno;
-}
-
-static void set_dim(answer *a, bool dim)
-{
-    if (a->dim != dim && a->stream)
-        pm_cli_dim(dim);
-    a->dim = dim;
-}
-
-/* Ends a line that was begun. */
-static void end_line(answer *a)
-{
-    if (a->last && a->last != '\n')
-        write_text(a, "\n", 1);
-}
-
-/* Shows a part of the answer: reasoning apart from it on a terminal and not at all elsewhere, a call as a line. */
 static void on_event(void *user, const pm_event *event)
 {
     answer *a = user;
-    bool reasoning = event->kind == PM_EVENT_REASONING;
-    if (reasoning && !isatty(STDOUT_FILENO))
-        return;
-    if (a->dim && !reasoning) {
-        set_dim(a, false);
-        end_line(a);
-        write_text(a, "\n", 1);
-    }
-    if (a->lines || event->kind == PM_EVENT_CALL)
-        end_line(a);
-    a->lines = event->kind == PM_EVENT_CALL_END;
-    set_dim(a, reasoning);
-    if (event->kind == PM_EVENT_CALL)
-        write_text(a, "[call: ", 7);
-    if (event->kind == PM_EVENT_ARGUMENTS)
-        write_text(a, " ", 1);
-    write_text(a, event->text, event->len);
-    if (event->kind == PM_EVENT_CALL_END)
-        write_text(a, "]", 1);
+    pm_show_event(&a->show, event);
 }
 
 static int on_text(void *user, const char *text, size_t len)
 {
     answer *a = user;
     if (!a->parser)
-        write_text(a, text, len);
+        pm_show_text(&a->show, text, len);
     else if (a->err.code == PM_OK)
         pm_parser_feed(a->parser, text, len, &a->err);
-    pm_progress_clear(&a->progress);
-    return a->write_error != 0 || a->err.code != PM_OK;
+    pm_progress_clear(&a->show.progress);
+    return a->show.write_error != 0 || a->err.code != PM_OK;
 }
 
 /* The model's sampling with the flags over it. A random seed keeps to 53 bits, which every JSON reader holds. */
@@ -217,7 +169,7 @@ int pm_answer(pm_opened *opened, const pm_args *args, const pm_prompt *prompt, b
               int64_t *seed)
 {
     const pm_value *value = args->value;
-    answer a = {.stream = stream};
+    answer a = {.show.stream = stream};
     pm_generate_options options = {
         .max_tokens = value[PM_OPT_MAX_TOKENS].given ? (size_t)value[PM_OPT_MAX_TOKENS].integer
                                                      : pm_engine_max_tokens(opened->engine),
@@ -242,15 +194,15 @@ int pm_answer(pm_opened *opened, const pm_args *args, const pm_prompt *prompt, b
     pm_parser_options parser = {.reasoning = prompt->reasoning, .on_event = on_event, .user = &a};
     if (options.markers && pm_parser_new(&a.parser, opened->engine, &parser, &err) != PM_OK)
         return pm_cli_fail("%s", err.message);
-    pm_progress_start(&a.progress, "reading the prompt");
+    pm_progress_start(&a.show.progress, "reading the prompt");
     pm_interrupt_begin(opened->session);
     int status = pm_generate(opened->session, prompt, &options, result, &err);
     pm_interrupt_end(args->command == PM_CHAT && isatty(STDIN_FILENO));
-    pm_progress_clear(&a.progress);
+    pm_progress_clear(&a.show.progress);
     if (status == PM_OK && a.parser && a.err.code == PM_OK)
         pm_parser_end(a.parser, &a.err);
     pm_parser_free(a.parser);
-    set_dim(&a, false);
+    pm_show_dim(&a.show, false);
     if (status == PM_ERR_LIMIT && args->command == PM_CHAT)
         return pm_cli_fail("%s; /reset begins anew, and --ctx sets the limit", err.message);
     if (status != PM_OK)
@@ -259,11 +211,10 @@ int pm_answer(pm_opened *opened, const pm_args *args, const pm_prompt *prompt, b
         pm_result_free(result);
         return pm_cli_fail("%s", a.err.message);
     }
-    if (stream && a.last != '\n')
-        write_text(&a, "\n", 1);
-    if (a.write_error != 0) {
+    code = pm_show_end(&a.show);
+    if (code != PM_EXIT_OK) {
         pm_result_free(result);
-        return pm_cli_fail("cannot write to stdout: %s", strerror(a.write_error));
+        return code;
     }
     if (verbose || (stream && pm_on_terminal()))
         report(opened, args, result);

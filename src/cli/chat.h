@@ -5,7 +5,8 @@
 #include "cli.h"
 
 typedef struct pm_conversation {
-    pm_opened opened;
+    pm_opened opened;         /* without a session when `remote` answers */
+    struct pm_remote *remote; /* NULL: `opened` does */
     const pm_args *args;
     json_t *messages;
     char *tools;        /* JSON text, or NULL when there are none */

@@ -2,6 +2,7 @@
  *
  * A saved chat is one file: a saved session (pm_session_save) whose note is the object {"messages": [...]}. */
 #include "chat.h"
+#include "remote.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -50,9 +51,9 @@ static void confirm_length(const pm_conversation *chat, const char *what)
 static int reset(pm_conversation *chat, const char *argument, size_t len)
 {
     (void)argument, (void)len;
-    pm_session *session;
+    pm_session *session = NULL;
     pm_error err;
-    if (pm_session_new(&session, chat->opened.engine, &err) != PM_OK)
+    if (!chat->remote && pm_session_new(&session, chat->opened.engine, &err) != PM_OK)
         return pm_cli_fail("%s", err.message);
     pm_session_free(chat->opened.session);
     chat->opened.session = session;
@@ -142,11 +143,15 @@ static int load(pm_conversation *chat, const char *path, size_t path_len)
 static int stats(pm_conversation *chat, const char *argument, size_t len)
 {
     (void)argument, (void)len;
-    pm_info info;
-    pm_engine_info(chat->opened.engine, &info);
-    size_t tokens = pm_session_tokens(chat->opened.session, NULL);
     fprintf(stderr, "messages      %zu\n", json_array_size(chat->messages));
-    fprintf(stderr, "context       %zu of %d tokens\n", tokens, info.ctx);
+    if (chat->remote) {
+        fprintf(stderr, "server        %s, %s\n", chat->remote->base, chat->remote->model);
+    } else {
+        pm_info info;
+        pm_engine_info(chat->opened.engine, &info);
+        size_t tokens = pm_session_tokens(chat->opened.session, NULL);
+        fprintf(stderr, "context       %zu of %d tokens\n", tokens, info.ctx);
+    }
     fprintf(stderr, "answers       %zu with %zu tokens", chat->turns, chat->said);
     if (chat->seconds > 0 && chat->said > chat->turns)
         fprintf(stderr, ", %.0f tokens/s", (double)(chat->said - chat->turns) / chat->seconds);
@@ -167,14 +172,15 @@ static const struct chat_command {
     const char *name, *argument; /* NULL: none; in brackets: may be left out */
     const char *help;
     int (*run)(pm_conversation *chat, const char *argument, size_t len);
+    bool session; /* works with what the model remembers, so that a server cannot answer it */
 } chat_commands[] = {
-    {"/help", NULL, "this list; a message that begins with / is written with //", help},
-    {"/reset", NULL, "forget the conversation, keep the system message", reset},
-    {"/save", "FILE", "save the conversation with all that the model remembers of it", save},
-    {"/load", "FILE", "go on with a saved conversation in place of this one", load},
-    {"/system", "[TEXT]", "set the system message, or remove it", set_system},
-    {"/stats", NULL, "tokens and speed so far", stats},
-    {"/quit", NULL, "end the conversation, as Ctrl-D does", quit},
+    {"/help", NULL, "this list; a message that begins with / is written with //", help, false},
+    {"/reset", NULL, "forget the conversation, keep the system message", reset, false},
+    {"/save", "FILE", "save the conversation with all that the model remembers of it", save, true},
+    {"/load", "FILE", "go on with a saved conversation in place of this one", load, true},
+    {"/system", "[TEXT]", "set the system message, or remove it", set_system, false},
+    {"/stats", NULL, "tokens and speed so far", stats, false},
+    {"/quit", NULL, "end the conversation, as Ctrl-D does", quit, false},
 };
 
 enum { CHAT_COMMANDS = sizeof(chat_commands) / sizeof(*chat_commands) };
@@ -203,6 +209,8 @@ static int dispatch(pm_conversation *chat, char *line)
         const struct chat_command *command = &chat_commands[i];
         if (strlen(command->name) != name || memcmp(command->name, line, name) != 0)
             continue;
+        if (command->session && chat->remote)
+            return pm_cli_fail("%s needs the model itself: what it remembers is with the server", command->name);
         if (!command->argument && len)
             return pm_cli_fail("%s takes nothing after it", command->name);
         if (command->argument && *command->argument != '[' && !len)

@@ -58,6 +58,13 @@ typedef enum pm_option {
     PM_OPT_TIMEOUT,
     PM_OPT_LOG_FORMAT,
     PM_OPT_LOG_FILE,
+    PM_OPT_URL,
+    PM_OPT_MODEL,
+    PM_OPT_CONCURRENCY,
+    PM_OPT_REQUESTS,
+    PM_OPT_PROMPT_WORDS,
+    PM_OPT_ANSWER_TOKENS,
+    PM_OPT_IGNORE_EOS,
     PM_OPT_CONTEXTS,
     PM_OPT_REPEAT,
     PM_OPT_OPS,
@@ -136,8 +143,33 @@ void pm_progress_start(pm_progress *progress, const char *what);
 void pm_progress_show(pm_progress *progress, double fraction);
 void pm_progress_clear(pm_progress *progress);
 
-/* From here to pm_interrupt_end the first Ctrl-C cancels `session` and the second ends the process with 130. */
+/* ---- show.c: an answer on stdout, as it comes ---- */
+
+/* Zero-initialised plus `stream` is ready; without `stream` nothing is written. */
+typedef struct pm_show {
+    pm_progress progress; /* cleared when something is written */
+    bool stream;
+    bool dim;        /* reasoning is being shown */
+    bool lines;      /* what comes next begins a line, unless nothing has been written */
+    int write_error; /* errno of a failed write, else 0 */
+    char last;       /* the last byte written, else 0 */
+} pm_show;
+
+/* Shows text as it is, or a part of the answer: reasoning apart from it on a terminal and not at all elsewhere, a call
+ * as a line. */
+void pm_show_text(pm_show *show, const char *text, size_t len);
+void pm_show_event(pm_show *show, const pm_event *event);
+void pm_show_dim(pm_show *show, bool dim);
+
+/* Ends the last line; an exit code. */
+int pm_show_end(pm_show *show);
+
+/* ---- terminal.c again: Ctrl-C ---- */
+
+/* From here to pm_interrupt_end the first Ctrl-C cancels `session` (NULL: only pm_interrupted tells) and the second
+ * ends the process with 130. */
 void pm_interrupt_begin(pm_session *session);
+bool pm_interrupted(void); /* since pm_interrupt_begin */
 
 /* After an answer: Ctrl-C ends the process again, or with `stay` only interrupts the reading of a line. */
 void pm_interrupt_end(bool stay);

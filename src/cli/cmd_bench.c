@@ -2,6 +2,7 @@
  *
  * Every repetition measures the machine and then both phases at every context in turn, so that all of them meet the
  * same weather; a figure is the median over the repetitions. */
+#include "bench_url.h"
 #include "cli.h"
 
 #include <jansson.h>
@@ -360,6 +361,8 @@ static void release(bench *b)
 int pm_cmd_bench(const pm_args *args)
 {
     const pm_value *value = args->value;
+    if (value[PM_OPT_URL].given)
+        return pm_bench_url(args);
     bench b = {.repeats = value[PM_OPT_REPEAT].given ? (int)value[PM_OPT_REPEAT].integer : DEFAULT_REPEAT};
     pm_error err;
     int code = pm_open(&b.model, args->n_words ? args->words[0] : NULL, args);

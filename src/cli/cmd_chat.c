@@ -1,6 +1,7 @@
 /* polymath chat: a conversation, with line editing when stdin is a terminal. A message is a line, or several of which
  * all but the last end in a backslash. */
 #include "chat.h"
+#include "remote_chat.h"
 
 #include <errno.h>
 #include <histedit.h>
@@ -193,7 +194,7 @@ static int take_message(pm_conversation *chat, const char *line, size_t len)
     if (!pm_add_message(chat->messages, "user", line, len))
         code = pm_cli_fail("out of memory");
     if (code == PM_EXIT_OK)
-        code = take_turn(chat);
+        code = chat->remote ? pm_remote_turn(chat) : take_turn(chat);
     while (code != PM_EXIT_OK && json_array_size(chat->messages) > before)
         json_array_remove(chat->messages, before);
     return code;
@@ -234,31 +235,58 @@ static int converse(pm_conversation *chat, struct reader *reader)
     return reader->edit ? PM_EXIT_OK : failed;
 }
 
+/* Opens the model, or the connection to a server; an exit code. */
+static int open_chat(pm_conversation *chat, pm_remote *remote)
+{
+    const pm_args *args = chat->args;
+    if (!args->value[PM_OPT_URL].given)
+        return pm_open(&chat->opened, args->n_words > 0 ? args->words[0] : NULL, args);
+    int code = pm_remote_open(remote, args);
+    if (code != PM_EXIT_OK)
+        return code;
+    chat->remote = remote;
+    chat->opened.dir = remote->model;
+    if (args->value[PM_OPT_VERBOSE].given)
+        fprintf(stderr, "model: %s at %s\n", remote->model, remote->base);
+    return PM_EXIT_OK;
+}
+
+/* Holds the conversation; an exit code. */
+static int hold(pm_conversation *chat)
+{
+    struct reader reader;
+    int code = reader_open(&reader);
+    if (code == PM_EXIT_OK && reader.edit && pm_on_terminal())
+        fprintf(stderr, "[%s: /help lists commands, Ctrl-D ends]\n", chat->opened.dir);
+    if (code == PM_EXIT_OK)
+        code = converse(chat, &reader);
+    reader_close(&reader);
+    return code;
+}
+
 int pm_cmd_chat(const pm_args *args)
 {
     const char *system = args->value[PM_OPT_SYSTEM].text;
     if (system && pm_check_utf8("--system", system, strlen(system)) != PM_EXIT_OK)
         return PM_EXIT_FAILED;
     pm_conversation chat = {.args = args};
-    int code = pm_open(&chat.opened, args->n_words > 0 ? args->words[0] : NULL, args);
+    pm_remote remote;
+    int code = open_chat(&chat, &remote);
     if (code != PM_EXIT_OK)
         return code;
-    struct reader reader;
     code = pm_tools_text(args, &chat.tools);
     chat.messages = json_array();
     if (!chat.messages || (system && !pm_add_message(chat.messages, "system", system, strlen(system))))
         code = pm_cli_fail("out of memory");
-    if (code == PM_EXIT_OK) {
+    if (code == PM_EXIT_OK && !chat.remote)
         pm_check_tools_used(chat.opened.engine, chat.tools);
-        code = reader_open(&reader);
-        if (code == PM_EXIT_OK && reader.edit && pm_on_terminal())
-            fprintf(stderr, "[%s: /help lists commands, Ctrl-D ends]\n", chat.opened.dir);
-        if (code == PM_EXIT_OK)
-            code = converse(&chat, &reader);
-        reader_close(&reader);
-    }
+    if (code == PM_EXIT_OK)
+        code = hold(&chat);
     json_decref(chat.messages);
     free(chat.tools);
-    pm_close(&chat.opened);
+    if (chat.remote)
+        pm_remote_close(chat.remote);
+    else
+        pm_close(&chat.opened);
     return code;
 }

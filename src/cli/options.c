@@ -80,8 +80,8 @@ static const struct option {
                       "answers that wait for their turn, at most; more are refused (default: 64)"},
     [PM_OPT_CACHE_MEM] = {"--cache-mem", "SIZE", SIZE, SERVE, 1, 0,
                           "memory for conversations, such as 8G (default: what is free, as far as it is of use)"},
-    [PM_OPT_API_KEY_FILE] = {"--api-key-file", "FILE", TEXT, SERVE, 0, 0,
-                             "only requests with a key in FILE, which has one a line, are answered"},
+    [PM_OPT_API_KEY_FILE] = {"--api-key-file", "FILE", TEXT, SERVE | CHAT | BENCH, 0, 0,
+                             "keys, one a line: serve answers only those who have one, --url sends the first"},
     [PM_OPT_NO_AUTH] = {"--no-auth", NULL, FLAG, SERVE, 0, 0,
                         "listen on an address that others reach, without keys: anybody may ask"},
     [PM_OPT_CORS] = {"--cors", "ORIGIN", TEXT, SERVE, 0, 0,
@@ -89,12 +89,26 @@ static const struct option {
     [PM_OPT_MAX_BODY] = {"--max-body", "SIZE", SIZE, SERVE, 1, (double)(1 << 30),
                          "bytes of a request, at most (default: 32M)"},
     [PM_OPT_TIMEOUT] =
-        {"--timeout", "SECONDS", NUMBER, SERVE, 1, 86400,
-         "close connections on which no whole request comes, or nothing is read, for so long (default: 60)"},
+        {"--timeout", "SECONDS", NUMBER, SERVE | CHAT | BENCH, 1, 86400,
+         "give up a connection on which the other side does nothing for so long (default: 60; with --url: 600)"},
     [PM_OPT_LOG_FORMAT] = {"--log-format", "text|json", CHOICE, SERVE, 0, 0,
                            "how the line is written that each request leaves (default: text)"},
     [PM_OPT_LOG_FILE] = {"--log-file", "FILE", TEXT, SERVE, 0, 0,
                          "append these lines to FILE, opened again at SIGHUP (default: stderr)"},
+    [PM_OPT_URL] = {"--url", "URL", TEXT, CHAT | BENCH, 0, 0,
+                    "ask the server at URL, such as http://127.0.0.1:8080, in place of a MODEL"},
+    [PM_OPT_MODEL] = {"--model", "NAME", TEXT, CHAT | BENCH, 0, 0,
+                      "with --url: the model to ask for (default: the first that the server lists)"},
+    [PM_OPT_CONCURRENCY] = {"--concurrency", "N", INTEGER, BENCH, 1, 512,
+                            "with --url: requests that are under way at once (default: 1)"},
+    [PM_OPT_REQUESTS] = {"--requests", "N", INTEGER, BENCH, 1, 100000,
+                         "with --url: requests altogether (default: 16, or as many as are under way at once)"},
+    [PM_OPT_PROMPT_WORDS] = {"--prompt-words", "N", INTEGER, BENCH, 1, 1000000,
+                             "with --url: words of each prompt, drawn at random (default: 64)"},
+    [PM_OPT_ANSWER_TOKENS] = {"--answer-tokens", "N", INTEGER, BENCH, 1, 1000000,
+                              "with --url: tokens of each answer, at most (default: 64)"},
+    [PM_OPT_IGNORE_EOS] = {"--ignore-eos", NULL, FLAG, BENCH, 0, 0,
+                           "with --url: ask that no answer ends earlier, which not all servers know"},
     [PM_OPT_CONTEXTS] = {"--contexts", "LIST", NUMBERS, BENCH, 0, 0,
                          "measure after so many tokens (default: 0,512,2048, each at most the model's limit less 512)"},
     [PM_OPT_REPEAT] = {"--repeat", "N", INTEGER, BENCH, 1, 1000,
@@ -142,9 +156,31 @@ static const struct command {
 static const struct conflict {
     pm_option one, other;
 } conflicts[] = {
-    {PM_OPT_RAW, PM_OPT_SYSTEM},   {PM_OPT_RAW, PM_OPT_NO_THINK}, {PM_OPT_IDS, PM_OPT_RAW}, {PM_OPT_IDS, PM_OPT_SYSTEM},
-    {PM_OPT_IDS, PM_OPT_NO_THINK}, {PM_OPT_JSON, PM_OPT_CSV},     {PM_OPT_RAW, PM_OPT_SET}, {PM_OPT_IDS, PM_OPT_SET},
-    {PM_OPT_RAW, PM_OPT_TOOLS},    {PM_OPT_IDS, PM_OPT_TOOLS},
+    {PM_OPT_RAW, PM_OPT_SYSTEM},    {PM_OPT_RAW, PM_OPT_NO_THINK}, {PM_OPT_IDS, PM_OPT_RAW},
+    {PM_OPT_IDS, PM_OPT_SYSTEM},    {PM_OPT_IDS, PM_OPT_NO_THINK}, {PM_OPT_JSON, PM_OPT_CSV},
+    {PM_OPT_RAW, PM_OPT_SET},       {PM_OPT_IDS, PM_OPT_SET},      {PM_OPT_RAW, PM_OPT_TOOLS},
+    {PM_OPT_IDS, PM_OPT_TOOLS},     {PM_OPT_URL, PM_OPT_CTX},      {PM_OPT_URL, PM_OPT_KV_TYPE},
+    {PM_OPT_URL, PM_OPT_PRECISION}, {PM_OPT_URL, PM_OPT_THREADS},  {PM_OPT_URL, PM_OPT_CONTEXTS},
+    {PM_OPT_URL, PM_OPT_REPEAT},    {PM_OPT_URL, PM_OPT_OPS},
+};
+
+enum { URL_COMMANDS = CHAT | BENCH };
+
+/* Options that say nothing without another. */
+static const struct need {
+    pm_option one, other;
+    int commands; /* where that is so */
+} needs[] = {
+    {PM_OPT_XTC_THRESHOLD, PM_OPT_XTC_PROBABILITY, ALL},
+    {PM_OPT_TOP_LOGPROBS, PM_OPT_JSON, ALL},
+    {PM_OPT_API_KEY_FILE, PM_OPT_URL, URL_COMMANDS},
+    {PM_OPT_TIMEOUT, PM_OPT_URL, URL_COMMANDS},
+    {PM_OPT_MODEL, PM_OPT_URL, URL_COMMANDS},
+    {PM_OPT_CONCURRENCY, PM_OPT_URL, URL_COMMANDS},
+    {PM_OPT_REQUESTS, PM_OPT_URL, URL_COMMANDS},
+    {PM_OPT_PROMPT_WORDS, PM_OPT_URL, URL_COMMANDS},
+    {PM_OPT_ANSWER_TOKENS, PM_OPT_URL, URL_COMMANDS},
+    {PM_OPT_IGNORE_EOS, PM_OPT_URL, URL_COMMANDS},
 };
 
 bool pm_parse_ids(const char *text, pm_token **ids, size_t *n)
@@ -407,10 +443,12 @@ static int check_together(const pm_args *args)
             return pm_cli_usage("%s and %s do not go together", options[conflicts[i].one].name,
                                 options[conflicts[i].other].name);
     }
-    if (value[PM_OPT_XTC_THRESHOLD].given && !value[PM_OPT_XTC_PROBABILITY].given)
-        return pm_cli_usage("--xtc-threshold needs --xtc-probability");
-    if (value[PM_OPT_TOP_LOGPROBS].given && !value[PM_OPT_JSON].given)
-        return pm_cli_usage("--top-logprobs needs --json");
+    for (size_t i = 0; i < sizeof(needs) / sizeof(*needs); i++) {
+        if ((needs[i].commands & 1 << args->command) && value[needs[i].one].given && !value[needs[i].other].given)
+            return pm_cli_usage("%s needs %s", options[needs[i].one].name, options[needs[i].other].name);
+    }
+    if (value[PM_OPT_URL].given && args->n_words > 0)
+        return pm_cli_usage("--url takes the place of a MODEL, and '%s' is one", args->words[0]);
     const struct command *command = &commands[args->command];
     if (args->n_words > command->max_words)
         return pm_cli_usage("'%s' is one word too many for 'polymath %s %s'%s", args->words[command->max_words],

@@ -113,7 +113,8 @@ static void on_interrupt(int number)
     if (interrupts)
         _exit(PM_EXIT_INTERRUPTED);
     interrupts = 1;
-    pm_session_cancel(interrupt_session);
+    if (interrupt_session)
+        pm_session_cancel(interrupt_session);
 }
 
 void pm_interrupt_begin(pm_session *session)
@@ -123,6 +124,11 @@ void pm_interrupt_begin(pm_session *session)
     struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART};
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
+}
+
+bool pm_interrupted(void)
+{
+    return interrupts != 0;
 }
 
 static void on_idle_interrupt(int number)
