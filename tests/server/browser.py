@@ -23,8 +23,8 @@ class Page:
 
     def __init__(self, driver, url):
         self.driver, self.url = driver, url
-        self.open()
-        driver.execute_script("localStorage.clear(); sessionStorage.clear()")
+        driver.get("about:blank")  # a page that is left keeps what it has
+        driver.execute_cdp_cmd("Storage.clearDataForOrigin", {"origin": url, "storageTypes": "all"})
         self.open()
 
     def open(self):

@@ -1,5 +1,4 @@
-"""The web page in a headless browser: its files as the server gives them out, and a stand-in that sends what no model
-would."""
+"""The web page in a headless browser: against the server itself, and against a stand-in that sends what no model would."""
 
 import itertools
 import threading
@@ -60,6 +59,13 @@ def page(driver, scripted):
     assert page.complaints() == []
 
 
+@pytest.fixture
+def real(driver, server):
+    page = browser.Page(driver, server.url)
+    yield page
+    assert page.complaints() == []
+
+
 # ---- the files ----
 
 
@@ -79,6 +85,53 @@ def test_files(server, source):
         assert b"http" not in file.read_bytes().replace(b"http://www.w3.org/2000/svg", b"") or file.suffix == ".js"
     assert server.get("/")[1] == (source / "src/server/web/index.html").read_bytes()
     assert server.get("/page.js")[0] == 404
+
+
+# ---- the server's own answers ----
+
+
+def test_a_conversation(real, screenshots):
+    """Typed by keyboard alone; the second answer computes only what is new; a reload keeps all of it."""
+    assert real.driver.switch_to.active_element == real.one("#input")
+    real.press("My name is Victor.", Keys.ENTER)
+    real.wait_for_end()
+    real.press("What is my name?", Keys.ENTER)
+    real.wait_for_end()
+    assert real.answers() == ["I will remember that.", "Your name is Victor."]
+    figures = real.texts(".figures")[-1]
+    assert "tokens/s" in figures and "cached" in figures and "; prompt" in figures and ", 0 of it" not in figures
+    real.driver.save_screenshot(str(screenshots / "conversation.png"))
+    real.open()
+    assert real.answers() == ["I will remember that.", "Your name is Victor."]
+    real.ask("What is my name?")
+    real.wait_for_end()
+    assert real.answers()[-1] == "Your name is Victor."
+
+
+def test_regenerate_and_edit(real):
+    real.ask("What is a dog?")
+    real.wait_for_end()
+    first = real.answers()
+    real.click("Regenerate")
+    real.wait_for_end()
+    assert real.answers() == first
+    real.click("Edit")
+    field = real.one(".editing textarea")
+    assert field.get_property("value") == "What is a dog?"
+    field.clear()
+    field.send_keys("What is 27 plus 15?", Keys.ENTER)
+    real.wait_for_end()
+    assert real.answers() == ["27 plus 15 is 42."]
+    assert real.texts(".message.user .content") == ["What is 27 plus 15?"]
+
+
+def test_limit_of_tokens(real):
+    real.click("Settings")
+    real.one("[name=max_tokens]").send_keys("3")
+    real.press(Keys.ESCAPE)
+    real.ask("What is a dog?")
+    real.wait_for_end()
+    assert real.texts(".figures")[-1].startswith("3 tokens") and "cut at the limit" in real.texts(".figures")[-1]
 
 
 # ---- what comes in ----

@@ -180,6 +180,29 @@ def endless():
         yield delta(content=" more")
 
 
+# ---- polymath's own server ----
+
+
+def test_a_server_answers_as_the_model_does(polymath, bundled, server):
+    lines = "My name is Victor.\nWhat is gravity?\nWhat is my name?\n"
+    here = call(polymath, "chat", bundled, "--verbose", input=lines.encode())
+    there = call(polymath, "chat", "--url", server.url, "--verbose", input=lines.encode())
+    assert (here.returncode, there.returncode) == (0, 0) and there.stdout == here.stdout
+    reports = [line for line in there.stderr.decode().splitlines() if "reused" in line]
+    assert len(reports) == 3 and all(" (0 reused)" not in line for line in reports[1:]), there.stderr
+
+
+def test_bench_of_the_server(polymath, server):
+    options = ["--concurrency", "4", "--requests", "8", "--answer-tokens", "5", "--ignore-eos", "--json"]
+    result = json.loads(bench(polymath, server.url, *options))
+    assert (result["requests"], result["failed"], result["answer_tokens"]) == (8, 0, 40)
+
+
+def test_what_the_server_refuses_is_told(polymath, server):
+    done = call(polymath, "chat", "--url", server.url, "--model", "other", input=b"Hi\n")
+    refused(done, 1, "answers 404: there is no model 'other' here")
+
+
 # ---- servers that misbehave ----
 
 MODELS = b'HTTP/1.1 200 OK\r\nContent-Length: 23\r\n\r\n{"data": [{"id": "m"}]}'
