@@ -178,6 +178,14 @@ static bool gather(pm_choice *choice, const pm_event *event)
     return true;
 }
 
+/* Tokens belong to what their text turned out to be. */
+static void place_tokens(pm_choice *choice)
+{
+    if (choice->thinking)
+        choice->thoughts += choice->unplaced;
+    choice->unplaced = 0;
+}
+
 static void on_event(void *user, const pm_event *event)
 {
     pm_choice *choice = user;
@@ -186,6 +194,7 @@ static void on_event(void *user, const pm_event *event)
     if (job->failed || choice->called)
         return;
     choice->thinking = event->kind == PM_EVENT_REASONING;
+    place_tokens(choice);
     if (!gather(choice, event)) {
         pm_refuse(&refusal, 500, NULL, NULL, "out of memory");
         pm_job_fail(job, &refusal);
@@ -204,7 +213,7 @@ static void on_token(void *user, pm_token id, float logprob, const pm_logprob *t
     if (job->failed || choice->called || job->ask.max_tokens == 0)
         return;
     choice->tokens++;
-    choice->thoughts += choice->thinking;
+    choice->unplaced++;
     if (!job->ask.logprobs || !job->dialect->token)
         return;
     if (!choice->logprobs)
@@ -282,6 +291,7 @@ static void settle(pm_choice *choice, const pm_result *result)
         pm_refuse_status(&refusal, PM_ERR_IO, &err);
         pm_job_fail(job, &refusal);
     }
+    place_tokens(choice);
     if (choice->called || (choice->n_calls && result->finish == PM_FINISH_STOP))
         choice->ending = PM_ENDING_CALLS;
     else if (result->finish == PM_FINISH_LENGTH || job->ask.max_tokens == 0)

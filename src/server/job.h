@@ -62,6 +62,7 @@ typedef struct pm_choice {
     size_t n_calls, calls_cap;
     json_t *logprobs;        /* entries that the dialect has not yet taken, as its `token` made them */
     size_t tokens, thoughts; /* sampled; of these, reasoning */
+    size_t unplaced;         /* tokens whose text has not come yet */
     bool thinking;           /* the last event was reasoning */
     size_t characters;       /* for the dialect: of the text up to the last token */
     bool begun;              /* for the dialect: its first piece is out */

@@ -1,8 +1,10 @@
 """Running `polymath serve`."""
 
 import json
+import re
 import signal
 import subprocess
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -11,11 +13,13 @@ import urllib.request
 class Daemon:
     """The server on a free loopback port; the model is loaded when the constructor returns."""
 
-    def __init__(self, polymath, model, *args, headers=None):
+    def __init__(self, polymath, model, *args, headers=None, **how):
         command = [polymath, "serve", model, "--port", "0", *map(str, args)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        # A file, since a pipe that nobody empties would stop the server when it is full.
+        self.log = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True, **how)
         line = self.process.stdout.readline()
-        assert line.startswith("listening on "), (line, self.process.communicate(timeout=10))
+        assert line.startswith("listening on "), (line, self.process.wait(timeout=10), self.lines())
         self.url = line.split()[-1]
         self.headers = headers or {}
         end = time.monotonic() + 60
@@ -38,12 +42,24 @@ class Daemon:
         status, _, body = self.request(path)
         return status, body
 
+    def lines(self):
+        """What it has written to stderr so far."""
+        self.log.seek(0)
+        return self.log.read().splitlines()
+
+    def metric(self, name):
+        """A number of /metrics."""
+        text = self.get("/metrics")[1].decode()
+        return float(re.search(rf"^polymath_{name} (\S+)$", text, re.MULTILINE).group(1))
+
     def stop(self):
         """Ends it as systemd would; returns what it wrote to stderr. It must end by itself and cleanly."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        _, log = self.process.communicate(timeout=60)
-        assert self.process.returncode == 0, (self.process.returncode, log)
+        code = self.process.wait(timeout=60)
+        self.process.stdout.close()
+        log = "\n".join(self.lines())
+        assert code == 0, (code, log)
         return log
 
     def __enter__(self):
