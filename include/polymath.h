@@ -354,6 +354,12 @@ PM_API void pm_result_free(pm_result *result);
  * least for their size go first (GreedyDual-Size, Cao and Irani 1997), then the youngest answers wait and are taken up
  * again later, where they were.
  *
+ * With a cache_dir timelines outlive memory and the scheduler. They are written when they have to go, when the
+ * scheduler is freed, and in between by a thread that takes its time, so that a process that is killed loses the last
+ * of them only. A prompt that begins as one of them does is read from there when that is faster than to compute it. The
+ * files (those of pm_session_save) are for one checkpoint, kv_type and precision; others in the folder are left alone,
+ * and what is not whole is not trusted. Several processes may share a folder.
+ *
  * The rule of one thread holds: all of these are called by the thread that uses the engine. */
 
 typedef struct pm_scheduler pm_scheduler;
@@ -366,15 +372,23 @@ typedef struct pm_scheduler_options {
     uint64_t cache_bytes; /* of all timelines together, at most; 0: room for one that fills the context, and half as
                              much again */
     double step_seconds;  /* what a step may take while it computes prompts beside answers, about; 0: 0.1 */
+    const char
+        *cache_dir;      /* a folder for kept timelines, made where there is none; NULL: they end with the scheduler */
+    uint64_t disk_bytes; /* of all timelines in it together, other models' too, at most; 0: 10 GiB */
 } pm_scheduler_options;
 
 typedef struct pm_scheduler_info {
-    int live, waiting;                /* requests: being answered, and not yet taken up or put back */
-    int kept;                         /* timelines of answers that have ended */
-    uint64_t held_bytes, cache_bytes; /* memory of all timelines, and its bound */
-    uint64_t reused, computed;        /* tokens of prompts so far */
-    uint64_t sampled;                 /* tokens of answers so far */
-    uint64_t evicted, put_back;       /* timelines dropped and answers interrupted for want of memory */
+    int live, waiting;                  /* requests: being answered, and not yet taken up or put back */
+    int kept;                           /* timelines of answers that have ended */
+    uint64_t held_bytes, cache_bytes;   /* memory of all timelines, and its bound */
+    uint64_t reused, computed;          /* tokens of prompts so far */
+    uint64_t sampled;                   /* tokens of answers so far */
+    uint64_t evicted, put_back;         /* timelines dropped and answers interrupted for want of memory */
+    int stored;                         /* of cache_dir: timelines of this model, as far as is known */
+    uint64_t stored_bytes, disk_bytes;  /* bytes of all timelines, and their bound */
+    uint64_t fetched;                   /* timelines read */
+    uint64_t disk_ignored, disk_failed; /* files that are damaged or not of this model; timelines that could not be
+                                           written */
 } pm_scheduler_info;
 
 /* The engine may be used otherwise between two steps, and must stay open until the scheduler is freed. */

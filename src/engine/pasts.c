@@ -5,8 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { PATIENCE_MS = 250 }; /* for writing that answers have to wait for */
+
 static void drop(pm_pasts *pasts, size_t i)
 {
+    if (pasts->disk)
+        pm_disk_forget(pasts->disk, pasts->list[i].session);
     pm_session_free(pasts->list[i].session);
     memmove(&pasts->list[i], &pasts->list[i + 1], (--pasts->n - i) * sizeof(*pasts->list));
 }
@@ -39,9 +43,24 @@ void pm_pasts_keep(pm_pasts *pasts, pm_session *session)
     double saved = (double)(session->length - shared);
     pasts->list[pasts->n] = (pm_past){.session = session, .gain = saved / bytes};
     appraise(pasts, &pasts->list[pasts->n++]);
+    if (pasts->disk)
+        pm_disk_offer(pasts->disk, session, false);
 }
 
-bool pm_pasts_evict(pm_pasts *pasts, const pm_session *spared)
+/* True when a past can be dropped without a loss; otherwise it is being written from now on. */
+static bool may_go(const pm_pasts *pasts, pm_past *past, bool must)
+{
+    if (!pasts->disk)
+        return true;
+    if (!past->leaving)
+        pm_disk_offer(pasts->disk, past->session, true);
+    past->leaving = true; /* what cannot be written goes after one attempt */
+    if (must)
+        pm_disk_wait(pasts->disk, past->session, PATIENCE_MS / 1e3);
+    return must || !pm_disk_busy(pasts->disk, past->session);
+}
+
+pm_eviction pm_pasts_evict(pm_pasts *pasts, const pm_session *spared, bool must)
 {
     size_t least = pasts->n;
     for (size_t i = 0; i < pasts->n; i++) {
@@ -50,10 +69,21 @@ bool pm_pasts_evict(pm_pasts *pasts, const pm_session *spared)
             least = i;
     }
     if (least == pasts->n)
-        return false;
+        return PM_EVICT_NONE;
+    if (!may_go(pasts, &pasts->list[least], must))
+        return PM_EVICT_LATER;
     pasts->level = pasts->list[least].value;
     drop(pasts, least);
-    return true;
+    return PM_EVICT_DONE;
+}
+
+void pm_pasts_wait(const pm_pasts *pasts)
+{
+    for (size_t i = 0; i < pasts->n; i++)
+        if (pasts->list[i].leaving && pm_disk_busy(pasts->disk, pasts->list[i].session)) {
+            pm_disk_wait(pasts->disk, pasts->list[i].session, PATIENCE_MS / 1e3);
+            return;
+        }
 }
 
 const pm_session *pm_pasts_find(const pm_pasts *pasts, const pm_token *ids, size_t n, size_t *kept, size_t *alike)
@@ -77,7 +107,7 @@ int pm_pasts_use(pm_pasts *pasts, const pm_session *past, size_t kept, pm_sessio
     size_t i = 0;
     while (pasts->list[i].session != past)
         i++;
-    if (kept < past->length) {
+    if (kept < past->length || (pasts->disk && !pm_disk_release(pasts->disk, past))) {
         appraise(pasts, &pasts->list[i]);
         return pm_session_fork(out, past, err);
     }
@@ -86,8 +116,27 @@ int pm_pasts_use(pm_pasts *pasts, const pm_session *past, size_t kept, pm_sessio
     return PM_OK;
 }
 
+static int by_value(const void *a, const void *b)
+{
+    const pm_past *x = a, *y = b;
+    return (x->value < y->value) - (x->value > y->value);
+}
+
 void pm_pasts_free(pm_pasts *pasts)
 {
+    if (pasts->disk && pasts->n)
+        qsort(pasts->list, pasts->n, sizeof(*pasts->list), by_value);
+    uint64_t room = pasts->disk ? pm_disk_limit(pasts->disk) : 0, bytes;
+    for (size_t i = 0; pasts->disk && i < pasts->n; i++) {
+        const pm_session *session = pasts->list[i].session;
+        bytes = pm_engine_session_bytes(session->engine, session->length, session->n_snapshots);
+        if (bytes > room) /* one more would take the place of a better one */
+            break;
+        room -= bytes;
+        pm_disk_offer(pasts->disk, session, true);
+    }
+    pm_disk_close(pasts->disk);
+    pasts->disk = NULL;
     while (pasts->n)
         drop(pasts, pasts->n - 1);
     free(pasts->list);

@@ -13,8 +13,7 @@
  *
  * Every size that is read follows from the engine, from the header and from the length of the file, which have to agree
  * before anything is made. */
-#include "engine/session.h"
-#include "files/stream.h"
+#include "engine/saved.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,9 +24,8 @@ enum { VERSION = 2, PIECE = 64, SAMPLED_TENSORS = 1024, SAMPLE = 32 };
 static const char magic[8] = {'p', 'o', 'l', 'y', 'm', 'a', 't', 'h'};
 
 typedef struct header {
-    uint32_t kv_type, precision;
-    char model_type[64];
-    uint64_t checkpoint, layout, size, note, tokens;
+    pm_owner owner;
+    uint64_t size, note, tokens;
     uint32_t has_logits, snapshots;
 } header;
 
@@ -79,14 +77,16 @@ static uint64_t hash_layout(const pm_engine *engine)
     return pm_hash_value(&hash);
 }
 
-/* What the engine says of itself; the rest is zero. */
-static int header_of(const pm_engine *engine, header *out, pm_error *err)
+int pm_owner_of(const pm_engine *engine, pm_owner *out, pm_error *err)
 {
     const char *type = json_string_value(json_object_get(engine->config->root, "model_type"));
-    *out = (header){
+    pm_owner owner = {
         .kv_type = (uint32_t)engine->kv_type, .precision = (uint32_t)engine->precision, .layout = hash_layout(engine)};
-    snprintf(out->model_type, sizeof(out->model_type), "%s", type ? type : "");
-    return hash_checkpoint(engine, &out->checkpoint, err);
+    snprintf(owner.model_type, sizeof(owner.model_type), "%s", type ? type : "");
+    int status = hash_checkpoint(engine, &owner.checkpoint, err);
+    if (status == PM_OK)
+        *out = owner;
+    return status;
 }
 
 /* ---- sizes ---- */
@@ -112,7 +112,7 @@ static bool count(size_t *total, uint64_t n, size_t each)
 /* The bytes of the whole file; false when they are beyond counting. */
 static bool file_bytes(const pm_engine *engine, const header *h, uint64_t *out)
 {
-    size_t total = sizeof(magic) + 3 * 4 + sizeof(h->model_type) + 5 * 8 + 2 * 4 + 8, states = 0;
+    size_t total = sizeof(magic) + 3 * 4 + sizeof(h->owner.model_type) + 5 * 8 + 2 * 4 + 8, states = 0;
     size_t logits = (size_t)engine->vocab * sizeof(float);
     for (int i = 0; i < engine->cache->n_states; i++)
         if (!pm_add(states, state_bytes(engine, i), &states))
@@ -145,89 +145,129 @@ static void write_header(pm_writer *writer, const header *h)
 {
     pm_write(writer, magic, sizeof(magic));
     pm_write_u32(writer, VERSION);
-    pm_write_u32(writer, h->kv_type);
-    pm_write_u32(writer, h->precision);
-    pm_write(writer, h->model_type, sizeof(h->model_type));
-    const uint64_t numbers[] = {h->checkpoint, h->layout, h->size, h->note, h->tokens};
+    pm_write_u32(writer, h->owner.kv_type);
+    pm_write_u32(writer, h->owner.precision);
+    pm_write(writer, h->owner.model_type, sizeof(h->owner.model_type));
+    const uint64_t numbers[] = {h->owner.checkpoint, h->owner.layout, h->size, h->note, h->tokens};
     for (size_t i = 0; i < PM_COUNT(numbers); i++)
         pm_write_u64(writer, numbers[i]);
     pm_write_u32(writer, h->has_logits);
     pm_write_u32(writer, h->snapshots);
 }
 
-static int write_rows(pm_writer *writer, const pm_session *session, int slot, void *scratch, pm_error *err)
+/* A file in the making. */
+typedef struct saving {
+    pm_writer *writer;
+    const pm_engine *engine;
+    void *scratch;
+    const _Atomic bool *stop; /* or NULL */
+} saving;
+
+static int check_stop(const saving *saver, pm_error *err)
 {
-    const pm_engine *engine = session->engine;
+    bool stop = saver->stop && atomic_load_explicit(saver->stop, memory_order_relaxed);
+    return stop ? pm_fail(err, PM_ERR_CANCELLED, "%s: is not wanted any more", saver->writer->path) : PM_OK;
+}
+
+static int write_rows(const saving *saver, const pm_session *session, int slot, pm_error *err)
+{
+    const pm_engine *engine = saver->engine;
     int64_t n = (int64_t)session->length / engine->cache->rows[slot].ratio;
     for (int64_t first = 0; first < n; first += PIECE) {
         int64_t piece = n - first < PIECE ? n - first : PIECE;
-        int status =
-            engine->backend->ops->rows_export(engine->backend, session->rows[slot], first, piece, scratch, err);
+        int status = check_stop(saver, err);
+        if (status == PM_OK)
+            status = engine->backend->ops->rows_export(engine->backend, session->rows[slot], first, piece,
+                                                       saver->scratch, err);
         if (status != PM_OK)
             return status;
-        pm_write(writer, scratch, (size_t)piece * row_bytes(engine, slot));
+        pm_write(saver->writer, saver->scratch, (size_t)piece * row_bytes(engine, slot));
     }
     return PM_OK;
 }
 
-static int write_states(pm_writer *writer, const pm_engine *engine, pm_state *const *states, void *scratch,
-                        pm_error *err)
+static int write_states(const saving *saver, pm_state *const *states, pm_error *err)
 {
+    const pm_engine *engine = saver->engine;
     for (int i = 0; i < engine->cache->n_states; i++) {
-        int status = engine->backend->ops->state_export(engine->backend, states[i], scratch, err);
+        int status = check_stop(saver, err);
+        if (status == PM_OK)
+            status = engine->backend->ops->state_export(engine->backend, states[i], saver->scratch, err);
         if (status != PM_OK)
             return status;
-        pm_write(writer, scratch, state_bytes(engine, i));
+        pm_write(saver->writer, saver->scratch, state_bytes(engine, i));
     }
     return PM_OK;
 }
 
-static int write_session(pm_writer *writer, const pm_session *session, const header *h, const void *note, void *scratch,
+static int write_session(const saving *saver, const pm_session *session, const header *h, const void *note,
                          pm_error *err)
 {
-    const pm_engine *engine = session->engine;
-    size_t logits = (size_t)engine->vocab * sizeof(float);
+    size_t logits = (size_t)saver->engine->vocab * sizeof(float);
     int status = PM_OK;
-    write_header(writer, h);
-    pm_write(writer, note, (size_t)h->note);
-    pm_write(writer, session->ids, session->length * sizeof(pm_token));
-    for (int i = 0; status == PM_OK && i < engine->cache->n_rows; i++)
-        status = write_rows(writer, session, i, scratch, err);
+    write_header(saver->writer, h);
+    pm_write(saver->writer, note, (size_t)h->note);
+    pm_write(saver->writer, session->ids, session->length * sizeof(pm_token));
+    for (int i = 0; status == PM_OK && i < saver->engine->cache->n_rows; i++)
+        status = write_rows(saver, session, i, err);
     if (status == PM_OK)
-        status = write_states(writer, engine, session->states, scratch, err);
+        status = write_states(saver, session->states, err);
     if (h->has_logits)
-        pm_write(writer, session->logits, logits);
+        pm_write(saver->writer, session->logits, logits);
     for (int i = 0; status == PM_OK && i < session->n_snapshots; i++) {
-        pm_write_u64(writer, session->snapshots[i]->pos);
-        status = write_states(writer, engine, session->snapshots[i]->states, scratch, err);
-        pm_write(writer, session->snapshots[i]->logits, logits);
+        pm_write_u64(saver->writer, session->snapshots[i]->pos);
+        status = write_states(saver, session->snapshots[i]->states, err);
+        pm_write(saver->writer, session->snapshots[i]->logits, logits);
     }
+    return status;
+}
+
+/* A header but for the owner; false when the file would be too large. */
+static bool header_of(const pm_session *session, size_t note_len, header *out)
+{
+    *out = (header){.note = note_len,
+                    .tokens = session->length,
+                    .has_logits = session->has_logits,
+                    .snapshots = (uint32_t)session->n_snapshots};
+    return file_bytes(session->engine, out, &out->size);
+}
+
+bool pm_saved_bytes(const pm_session *session, size_t note_len, uint64_t *out)
+{
+    header h;
+    if (!header_of(session, note_len, &h))
+        return false;
+    *out = h.size;
+    return true;
+}
+
+int pm_saved_put(const pm_session *session, const pm_owner *owner, const void *note, size_t note_len, pm_writer *writer,
+                 const _Atomic bool *stop, pm_error *err)
+{
+    header h;
+    saving saver = {.writer = writer, .engine = session->engine, .stop = stop};
+    if (!header_of(session, note_len, &h))
+        return pm_fail_memory(err);
+    h.owner = *owner;
+    int status = make_scratch(session->engine, &saver.scratch, err);
+    if (status == PM_OK)
+        status = write_session(&saver, session, &h, note_len ? note : "", err);
+    free(saver.scratch);
     return status;
 }
 
 int pm_session_save(const pm_session *session, const char *path, const void *note, size_t note_len, pm_error *err)
 {
-    header h;
+    pm_owner owner;
     pm_writer writer = {.fd = -1};
-    void *scratch = NULL;
-    int status = header_of(session->engine, &h, err);
-    if (status != PM_OK)
-        return status;
-    h.note = note_len;
-    h.tokens = session->length;
-    h.has_logits = session->has_logits;
-    h.snapshots = (uint32_t)session->n_snapshots;
-    if (!file_bytes(session->engine, &h, &h.size))
-        return pm_fail_memory(err);
-    status = make_scratch(session->engine, &scratch, err);
+    int status = pm_owner_of(session->engine, &owner, err);
     if (status == PM_OK)
         status = pm_writer_open(&writer, path, err);
     if (status == PM_OK)
-        status = write_session(&writer, session, &h, note_len ? note : "", scratch, err);
+        status = pm_saved_put(session, &owner, note, note_len, &writer, NULL, err);
     if (status == PM_OK)
         status = pm_writer_commit(&writer, err);
     pm_writer_abandon(&writer);
-    free(scratch);
     return status;
 }
 
@@ -257,52 +297,48 @@ static int read_header(pm_reader *reader, header *h, pm_error *err)
         return pm_fail(err, PM_ERR_UNSUPPORTED, "%s: is a saved session of version %u; this build reads version %d",
                        reader->path, version, VERSION);
     if (status == PM_OK)
-        status = pm_read_u32(reader, &h->kv_type, err);
+        status = pm_read_u32(reader, &h->owner.kv_type, err);
     if (status == PM_OK)
-        status = pm_read_u32(reader, &h->precision, err);
+        status = pm_read_u32(reader, &h->owner.precision, err);
     if (status == PM_OK)
-        status = pm_read(reader, h->model_type, sizeof(h->model_type), err);
-    uint64_t *const numbers[] = {&h->checkpoint, &h->layout, &h->size, &h->note, &h->tokens};
+        status = pm_read(reader, h->owner.model_type, sizeof(h->owner.model_type), err);
+    uint64_t *const numbers[] = {&h->owner.checkpoint, &h->owner.layout, &h->size, &h->note, &h->tokens};
     for (size_t i = 0; status == PM_OK && i < PM_COUNT(numbers); i++)
         status = pm_read_u64(reader, numbers[i], err);
     if (status == PM_OK)
         status = pm_read_u32(reader, &h->has_logits, err);
     if (status == PM_OK)
         status = pm_read_u32(reader, &h->snapshots, err);
-    if (status == PM_OK && !is_name(h->model_type, sizeof(h->model_type)))
+    if (status == PM_OK && !is_name(h->owner.model_type, sizeof(h->owner.model_type)))
         status = pm_fail(err, PM_ERR_FORMAT, "%s: is damaged: its model_type is not a name", reader->path);
     return status;
 }
 
-/* PM_OK when a session with this header is one of `engine`. */
-static int check_owner(const pm_engine *engine, const char *path, const header *h, pm_error *err)
+/* PM_OK when what `h` owns is `own`. */
+static int check_owner(const pm_owner *own, const char *path, const pm_owner *h, pm_error *err)
 {
     static const char *const kv_names[] = {[PM_KV_F16] = "f16", [PM_KV_F32] = "f32", [PM_KV_Q8] = "q8"};
     static const char *const precision_names[] = {[PM_PRECISION_EXACT] = "exact", [PM_PRECISION_FAST] = "fast"};
-    header own;
-    int status = header_of(engine, &own, err);
-    if (status != PM_OK)
-        return status;
-    if (strcmp(h->model_type, own.model_type) != 0)
+    if (strcmp(h->model_type, own->model_type) != 0)
         return pm_fail(err, PM_ERR_INVALID, "%s: is a session of a model of type '%s'; this model's type is '%s'", path,
-                       h->model_type, own.model_type);
-    if (h->checkpoint != own.checkpoint)
+                       h->model_type, own->model_type);
+    if (h->checkpoint != own->checkpoint)
         return pm_fail(err, PM_ERR_INVALID, "%s: is a session of another '%s' checkpoint: config or tensors differ",
                        path, h->model_type);
-    if (h->kv_type != own.kv_type)
+    if (h->kv_type != own->kv_type)
         return pm_fail(err, PM_ERR_INVALID, "%s: was saved with the KV type %s; this engine's is %s", path,
-                       h->kv_type < PM_COUNT(kv_names) ? kv_names[h->kv_type] : "?", kv_names[own.kv_type]);
-    if (h->precision != own.precision)
+                       h->kv_type < PM_COUNT(kv_names) ? kv_names[h->kv_type] : "?", kv_names[own->kv_type]);
+    if (h->precision != own->precision)
         return pm_fail(err, PM_ERR_INVALID, "%s: was computed in the precision %s; this engine's is %s", path,
                        h->precision < PM_COUNT(precision_names) ? precision_names[h->precision] : "?",
-                       precision_names[own.precision]);
-    if (h->layout != own.layout)
+                       precision_names[own->precision]);
+    if (h->layout != own->layout)
         return pm_fail(err, PM_ERR_UNSUPPORTED, "%s: was saved by a build that keeps sessions of '%s' in another way",
                        path, h->model_type);
     return PM_OK;
 }
 
-/* PM_OK when the header agrees with itself, with the file's length, and with the engine's context. */
+/* PM_OK when the header agrees with itself and with the file's length. */
 static int check_sizes(const pm_engine *engine, const pm_reader *reader, const header *h, pm_error *err)
 {
     uint64_t wanted;
@@ -312,9 +348,6 @@ static int check_sizes(const pm_engine *engine, const pm_reader *reader, const h
     if (reader->size != h->size)
         return pm_fail(err, PM_ERR_FORMAT, "%s: is %llu bytes long, but should have %llu", reader->path,
                        (unsigned long long)reader->size, (unsigned long long)h->size);
-    if (h->tokens > (uint64_t)engine->ctx)
-        return pm_fail(err, PM_ERR_LIMIT, "%s: has %llu tokens, more than the context of %d", reader->path,
-                       (unsigned long long)h->tokens, engine->ctx);
     return PM_OK;
 }
 
@@ -410,7 +443,8 @@ static int read_note(pm_reader *reader, size_t len, char **out, pm_error *err)
     return status;
 }
 
-int pm_session_load(pm_session **out, pm_engine *engine, const char *path, char **note, size_t *note_len, pm_error *err)
+int pm_saved_get(pm_session **out, pm_engine *engine, const pm_owner *owner, const char *path, char **note,
+                 size_t *note_len, pm_error *err)
 {
     header h = {0};
     pm_reader reader = {.fd = -1};
@@ -421,9 +455,12 @@ int pm_session_load(pm_session **out, pm_engine *engine, const char *path, char 
     if (status == PM_OK)
         status = read_header(&reader, &h, err);
     if (status == PM_OK)
-        status = check_owner(engine, path, &h, err);
+        status = check_owner(owner, path, &h.owner, err);
     if (status == PM_OK)
         status = check_sizes(engine, &reader, &h, err);
+    if (status == PM_OK && h.tokens > (uint64_t)engine->ctx)
+        status = pm_fail(err, PM_ERR_LIMIT, "%s: has %llu tokens, more than the context of %d", path,
+                         (unsigned long long)h.tokens, engine->ctx);
     if (status == PM_OK)
         status = read_note(&reader, (size_t)h.note, &text, err);
     if (status == PM_OK)
@@ -446,5 +483,55 @@ int pm_session_load(pm_session **out, pm_engine *engine, const char *path, char 
     pm_reader_close(&reader);
     free(text);
     free(scratch);
+    return status;
+}
+
+int pm_session_load(pm_session **out, pm_engine *engine, const char *path, char **note, size_t *note_len, pm_error *err)
+{
+    pm_owner owner;
+    int status = pm_owner_of(engine, &owner, err);
+    return status ? status : pm_saved_get(out, engine, &owner, path, note, note_len, err);
+}
+
+/* ---- looking into a file ---- */
+
+/* The bytes that a header of any owner can be told by: whether its tokens alone would fit the file. */
+static int check_other(const pm_reader *reader, const header *h, pm_error *err)
+{
+    if (reader->size == h->size && h->tokens <= h->size / sizeof(pm_token))
+        return PM_OK;
+    return pm_fail(err, PM_ERR_FORMAT, "%s: is %llu bytes long, but should have %llu", reader->path,
+                   (unsigned long long)reader->size, (unsigned long long)h->size);
+}
+
+int pm_saved_peek(const pm_engine *engine, const pm_owner *owner, const char *path, pm_saved_head *out, pm_error *err)
+{
+    header h = {0};
+    pm_reader reader = {.fd = -1};
+    pm_saved_head head = {0};
+    int status = pm_reader_open(&reader, path, err);
+    if (status == PM_OK)
+        status = read_header(&reader, &h, err);
+    head.own = status == PM_OK && check_owner(owner, path, &h.owner, NULL) == PM_OK;
+    if (status == PM_OK)
+        status = head.own ? check_sizes(engine, &reader, &h, err) : check_other(&reader, &h, err);
+    head.size = h.size;
+    head.tokens = (size_t)h.tokens;
+    if (status == PM_OK && head.own) {
+        head.note_len = (size_t)h.note;
+        head.has_logits = h.has_logits;
+        head.snapshots = (int)h.snapshots;
+        head.ids = malloc(head.tokens * sizeof(pm_token) + 1);
+        status = head.ids ? read_note(&reader, head.note_len, &head.note, err) : pm_fail_memory(err);
+        if (status == PM_OK)
+            status = pm_read(&reader, head.ids, head.tokens * sizeof(pm_token), err);
+    }
+    pm_reader_close(&reader);
+    if (status == PM_OK) {
+        *out = head;
+        return PM_OK;
+    }
+    free(head.ids);
+    free(head.note);
     return status;
 }

@@ -10,6 +10,8 @@ enum {
     WORTH_IT = 64    /* tokens that another prompt must save for one to wait until it has been read */
 };
 
+static const uint64_t DISK_BYTES = (uint64_t)10 << 30; /* default of pm_scheduler_options.disk_bytes */
+
 /* ---- memory ---- */
 
 /* What a timeline of `from` tokens may take more when it grows by `more`, at most: a shared block may have to be copied
@@ -41,15 +43,17 @@ static size_t capacity(const pm_engine *engine, uint64_t bytes)
     return low;
 }
 
-/* Drops kept timelines, but not `spared`, until there is room for `bytes` more; false when that is not enough. */
-static bool make_room(pm_scheduler *scheduler, uint64_t bytes, const pm_session *spared)
+/* Drops kept timelines, but not `spared`, until there is room for `bytes` more: PM_EVICT_DONE. PM_EVICT_NONE: that is
+ * not enough; without `must` PM_EVICT_LATER: there will be when they have been written. */
+static pm_eviction make_room(pm_scheduler *scheduler, uint64_t bytes, const pm_session *spared, bool must)
 {
     while (pm_engine_held(scheduler->engine) + bytes > scheduler->options.cache_bytes) {
-        if (!pm_pasts_evict(&scheduler->pasts, spared))
-            return false;
+        pm_eviction eviction = pm_pasts_evict(&scheduler->pasts, spared, must);
+        if (eviction != PM_EVICT_DONE)
+            return eviction;
         scheduler->info.evicted++;
     }
-    return true;
+    return PM_EVICT_DONE;
 }
 
 /* ---- life ---- */
@@ -79,20 +83,22 @@ int pm_scheduler_new(pm_scheduler **out, pm_engine *engine, const pm_scheduler_o
     pm_scheduler *scheduler = calloc(1, sizeof(*scheduler));
     if (!scheduler)
         return pm_fail_memory(err);
-    scheduler->live = calloc((size_t)chosen.parallel, sizeof(*scheduler->live));
-    scheduler->work = calloc((size_t)chosen.parallel, sizeof(*scheduler->work));
-    if (!scheduler->live || !scheduler->work) {
-        free(scheduler->live);
-        free(scheduler->work);
-        free(scheduler);
-        return pm_fail_memory(err);
-    }
     scheduler->engine = engine;
     scheduler->options = chosen;
+    scheduler->options.cache_dir = NULL; /* the caller's, and needed no longer */
     scheduler->capacity = fits;
     scheduler->piece = (size_t)engine->step_tokens;
-    *out = scheduler;
-    return PM_OK;
+    scheduler->live = calloc((size_t)chosen.parallel, sizeof(*scheduler->live));
+    scheduler->work = calloc((size_t)chosen.parallel, sizeof(*scheduler->work));
+    int status = scheduler->live && scheduler->work ? PM_OK : pm_fail_memory(err);
+    if (status == PM_OK && chosen.cache_dir)
+        status = pm_disk_open(&scheduler->pasts.disk, engine, chosen.cache_dir,
+                              chosen.disk_bytes ? chosen.disk_bytes : DISK_BYTES, err);
+    if (status == PM_OK)
+        *out = scheduler;
+    else
+        pm_scheduler_free(scheduler);
+    return status;
 }
 
 /* Frees the requests that have ended, which what is called back may still have cancelled. */
@@ -170,6 +176,8 @@ void pm_scheduler_describe(const pm_scheduler *scheduler, pm_scheduler_info *out
     out->kept = (int)scheduler->pasts.n;
     out->held_bytes = pm_engine_held(scheduler->engine);
     out->cache_bytes = scheduler->options.cache_bytes;
+    if (scheduler->pasts.disk)
+        pm_disk_describe(scheduler->pasts.disk, out);
 }
 
 /* ---- the end of a request ---- */
@@ -306,17 +314,43 @@ static uint64_t outstanding(const pm_scheduler *scheduler)
 
 /* Makes room for a request's timeline up to the end of its prompt. When nothing else is being answered that may take
  * its source, too. */
-static bool room_for(pm_request *request, struct source *source)
+static pm_eviction room_for(pm_request *request, struct source *source)
 {
     pm_scheduler *scheduler = request->scheduler;
     const pm_engine *engine = scheduler->engine;
     uint64_t bytes = pm_engine_session_bytes(engine, 1, 0) + outstanding(scheduler);
-    if (make_room(scheduler, bytes + growth(engine, source->kept, request->n - source->kept), source->past))
-        return true;
-    if (scheduler->n_live)
-        return false;
+    pm_eviction room =
+        make_room(scheduler, bytes + growth(engine, source->kept, request->n - source->kept), source->past, false);
+    if (room != PM_EVICT_NONE || scheduler->n_live)
+        return room;
     *source = (struct source){0};
-    return make_room(scheduler, bytes + growth(engine, 0, request->n), NULL);
+    return make_room(scheduler, bytes + growth(engine, 0, request->n), NULL, false);
+}
+
+/* Reads a timeline back from the disk, as one that is kept, when that is less work than to compute what it has and
+ * `source` has not. Without room or with a file that cannot be read, nothing is lost but the attempt. */
+static pm_eviction fetch(pm_request *request, const struct source *source)
+{
+    pm_scheduler *scheduler = request->scheduler;
+    const pm_engine *engine = scheduler->engine;
+    pm_disk_hit hit;
+    pm_session *session;
+    pm_error err;
+    if (!pm_disk_find(scheduler->pasts.disk, request->ids, request->n, &hit) || hit.kept < source->kept + WORTH_IT ||
+        hit.length > scheduler->capacity)
+        return PM_EVICT_NONE;
+    double seconds = scheduler->token_seconds * (double)(hit.kept - source->kept);
+    if (seconds > 0 && hit.seconds > seconds)
+        return PM_EVICT_NONE;
+    uint64_t bytes = pm_engine_session_bytes(engine, hit.length, hit.snapshots) + outstanding(scheduler) +
+                     growth(engine, hit.kept, request->n - hit.kept);
+    pm_eviction room = make_room(scheduler, bytes, NULL, false);
+    if (room != PM_EVICT_DONE)
+        return room;
+    if (pm_disk_load(scheduler->pasts.disk, &hit, &session, &err) != PM_OK)
+        return PM_EVICT_NONE;
+    pm_pasts_keep(&scheduler->pasts, session);
+    return PM_EVICT_DONE;
 }
 
 /* Gives a request its timeline, cut to what it shares with the source. */
@@ -363,20 +397,42 @@ static void take_up(pm_request *request)
     scheduler->info.computed += request->cost.computed;
 }
 
+/* Finds out where a request's timeline comes from, and makes room for it. */
+static pm_eviction settle(pm_request *request, struct source *source)
+{
+    *source = find_source(request->scheduler, request);
+    if (source->promised)
+        return PM_EVICT_LATER;
+    if (request->scheduler->pasts.disk && !request->fetched) {
+        pm_eviction fetched = fetch(request, source);
+        if (fetched == PM_EVICT_LATER)
+            return fetched;
+        request->fetched = true;
+        *source = find_source(request->scheduler, request); /* another, or what it was has gone */
+    }
+    return room_for(request, source);
+}
+
 /* Takes requests up in order, while there is room. One waits while a prompt is being read that it shares much with. */
 static void admit(pm_scheduler *scheduler)
 {
     pm_request *next;
     for (pm_request *request = scheduler->queue; request; request = next) {
+        struct source source;
         pm_error err = {0};
         next = request->next;
         if (scheduler->full || scheduler->n_live == scheduler->options.parallel)
             return;
-        struct source source = find_source(scheduler, request);
-        if (source.promised)
+        pm_eviction room = settle(request, &source);
+        if (room == PM_EVICT_LATER && source.promised)
             continue;
+        if (room == PM_EVICT_LATER) {
+            if (!scheduler->n_live)
+                pm_pasts_wait(&scheduler->pasts);
+            return;
+        }
         int status = PM_OK;
-        if (!room_for(request, &source)) {
+        if (room == PM_EVICT_NONE) {
             scheduler->full = scheduler->n_live > 0;
             if (scheduler->full)
                 return;
@@ -450,7 +506,7 @@ static void prepare(pm_scheduler *scheduler)
             set_task(request, share);
             bytes += growth(engine, request->session->length, more);
         }
-        if (make_room(scheduler, bytes, NULL) || !scheduler->n_live)
+        if (make_room(scheduler, bytes, NULL, true) == PM_EVICT_DONE || !scheduler->n_live)
             return;
         if (scheduler->n_live > 1) {
             put_back(scheduler);
@@ -472,7 +528,7 @@ static void tell_progress(const pm_scheduler *scheduler)
     }
 }
 
-/* Learns from how long a step with so many tokens took how many of a prompt the next may have. */
+/* Learns from how long a step with so many tokens took what those of a prompt cost, and how many the next may have. */
 static void adapt(pm_scheduler *scheduler, double seconds)
 {
     size_t reading = 0, writing = 0, most = (size_t)scheduler->engine->step_tokens;
@@ -482,6 +538,10 @@ static void adapt(pm_scheduler *scheduler, double seconds)
             reading += done;
         else
             writing += done;
+    }
+    if (reading >= SMALL_PIECE) {
+        double each = seconds / (double)(reading + writing);
+        scheduler->token_seconds = scheduler->token_seconds > 0 ? (3 * scheduler->token_seconds + each) / 4 : each;
     }
     if (!writing || !reading)
         return;

@@ -2,6 +2,7 @@
 #ifndef PM_SCHEDULER_H
 #define PM_SCHEDULER_H
 
+#include "engine/disk.h"
 #include "engine/generation.h"
 #include "engine/session.h"
 
@@ -12,6 +13,7 @@ typedef struct pm_past {
     double gain;   /* tokens that it saves, for the bytes that it takes */
     double value;  /* what keeping it is worth: the lowest goes first */
     uint64_t used; /* when that was last told; of equal values the older goes */
+    bool leaving;  /* it has been offered to the disk to make room */
 } pm_past;
 
 typedef struct pm_pasts {
@@ -19,13 +21,24 @@ typedef struct pm_pasts {
     size_t n, cap;
     double level; /* the value of the last one that went: what comes later is worth so much more */
     uint64_t clock;
+    pm_disk *disk; /* where they are kept beyond memory; NULL: nowhere */
 } pm_pasts;
 
 /* Takes over a session. Pasts that it begins with are dropped: it holds all of theirs. Out of memory, it is freed. */
 void pm_pasts_keep(pm_pasts *pasts, pm_session *session);
 
-/* Drops the past that is worth least, but not `spared` (may be NULL); false when there is no other. */
-bool pm_pasts_evict(pm_pasts *pasts, const pm_session *spared);
+typedef enum pm_eviction {
+    PM_EVICT_NONE,  /* there is no other past */
+    PM_EVICT_DONE,  /* one was dropped */
+    PM_EVICT_LATER, /* the one to be dropped is being written to the disk first */
+} pm_eviction;
+
+/* Drops the past that is worth least, but not `spared` (may be NULL). With `must` it is waited a moment for its being
+ * written, then dropped all the same. */
+pm_eviction pm_pasts_evict(pm_pasts *pasts, const pm_session *spared, bool must);
+
+/* Waits a moment for a past that is to be dropped to be written. */
+void pm_pasts_wait(const pm_pasts *pasts);
 
 /* The past that keeps most of ids[0..n), NULL when none keeps anything. *kept becomes how much, and *alike the length
  * of the longest beginning that a past has in common with them. */
@@ -34,6 +47,8 @@ const pm_session *pm_pasts_find(const pm_pasts *pasts, const pm_token *ids, size
 /* A past as a session of the caller's own that begins with its first `kept` tokens: taken out of the list when these
  * are all it has, forked otherwise. */
 int pm_pasts_use(pm_pasts *pasts, const pm_session *past, size_t kept, pm_session **out, pm_error *err);
+
+/* Writes them to the disk, where there is one, and frees them and it. */
 void pm_pasts_free(pm_pasts *pasts);
 
 /* ---- scheduler.c ---- */
@@ -49,6 +64,7 @@ struct pm_request {
     size_t branch;       /* where another timeline goes another way: worth a snapshot; 0: nowhere */
     pm_session *session; /* NULL while it waits */
     bool started;        /* it has been taken up before */
+    bool fetched;        /* the disk has been asked */
     bool cancelled;
     pm_sync_stats cost;                /* of the prompt */
     double queued, begun, read, first; /* when it came, was taken up, had read its prompt, had a token */
@@ -65,6 +81,7 @@ struct pm_scheduler {
     int n_live;
     bool full;              /* nothing can be taken up until an answer ends */
     size_t piece;           /* tokens of prompts in a step that answers wait for */
+    double token_seconds;   /* what a token of a prompt takes, about; 0: not known */
     size_t capacity;        /* tokens of a timeline that fits cache_bytes alone */
     pm_scheduler_info info; /* without what pm_scheduler_describe fills in */
 };

@@ -203,17 +203,25 @@ size_t pm_session_common(const pm_session *session, const pm_token *ids, size_t 
     return p;
 }
 
+size_t pm_timeline_keeps(const pm_engine *engine, const pm_timeline *timeline, size_t prefix, size_t n)
+{
+    if (prefix == timeline->length && (prefix < n || timeline->has_logits))
+        return prefix;
+    if (!engine->cache->n_states)
+        return prefix < n ? prefix : n - 1;
+    for (int i = timeline->n_snapshots - 1; i >= 0; i--)
+        if (timeline->snapshots[i] <= prefix)
+            return timeline->snapshots[i];
+    return 0;
+}
+
 size_t pm_session_keeps(const pm_session *session, const pm_token *ids, size_t n)
 {
-    size_t prefix = pm_session_common(session, ids, n);
-    if (prefix == session->length && (prefix < n || session->has_logits))
-        return prefix;
-    if (!session->engine->cache->n_states)
-        return prefix < n ? prefix : n - 1;
-    for (int i = session->n_snapshots - 1; i >= 0; i--)
-        if (session->snapshots[i]->pos <= prefix)
-            return session->snapshots[i]->pos;
-    return 0;
+    size_t positions[PM_SNAPSHOTS_MAX];
+    for (int i = 0; i < session->n_snapshots; i++)
+        positions[i] = session->snapshots[i]->pos;
+    pm_timeline timeline = {session->length, session->has_logits, positions, session->n_snapshots};
+    return pm_timeline_keeps(session->engine, &timeline, pm_session_common(session, ids, n), n);
 }
 
 void pm_session_keep(pm_session *session, const pm_token *ids, size_t n)

@@ -79,6 +79,17 @@ void pm_session_rewind(pm_session *session, size_t pos, bool logits);
 /* How many tokens ids[0..n) and the timeline have in common from the start. */
 size_t pm_session_common(const pm_session *session, const pm_token *ids, size_t n);
 
+/* What of a timeline decides how much of it can be kept. */
+typedef struct pm_timeline {
+    size_t length;
+    bool has_logits;
+    const size_t *snapshots; /* [n_snapshots] positions, ascending */
+    int n_snapshots;
+} pm_timeline;
+
+/* How many of n >= 1 tokens a timeline keeps that has the first `prefix` of them in common. */
+size_t pm_timeline_keeps(const pm_engine *engine, const pm_timeline *timeline, size_t prefix, size_t n);
+
 /* How many of ids[0..n), n >= 1, the session would keep if it were synced to them. */
 size_t pm_session_keeps(const pm_session *session, const pm_token *ids, size_t n);
 

@@ -1,0 +1,47 @@
+/* Saved sessions in parts, for who keeps many of them (saved.c has the layout of the file). */
+#ifndef PM_SAVED_H
+#define PM_SAVED_H
+
+#include "engine/session.h"
+#include "files/stream.h"
+
+#include <stdatomic.h>
+
+/* Whose sessions: what a file and an engine must have in common. */
+typedef struct pm_owner {
+    uint32_t kv_type, precision;
+    char model_type[64];
+    uint64_t checkpoint, layout; /* hashes: of config and tensors; of what a session keeps */
+} pm_owner;
+
+int pm_owner_of(const pm_engine *engine, pm_owner *out, pm_error *err);
+
+/* Bytes of the file of such a session; false when they are beyond counting. */
+bool pm_saved_bytes(const pm_session *session, size_t note_len, uint64_t *out);
+
+/* Writes all of the file but its end, which is pm_writer_commit's. The session is only read: another thread than the
+ * engine's may do this with one that nobody changes meanwhile. PM_ERR_CANCELLED soon after *stop (may be NULL) has
+ * become true. */
+int pm_saved_put(const pm_session *session, const pm_owner *owner, const void *note, size_t note_len, pm_writer *writer,
+                 const _Atomic bool *stop, pm_error *err);
+
+/* The session in the file, as pm_session_load gives it. */
+int pm_saved_get(pm_session **out, pm_engine *engine, const pm_owner *owner, const char *path, char **note,
+                 size_t *note_len, pm_error *err);
+
+/* What the beginning of a file says. Its header agrees with itself and with the file's length; nothing else has been
+ * checked. */
+typedef struct pm_saved_head {
+    bool own; /* of this owner; false: the fields below but for `tokens` are empty */
+    uint64_t size;
+    size_t tokens;
+    pm_token *ids; /* [tokens], malloc'ed */
+    char *note;    /* malloc'ed */
+    size_t note_len;
+    bool has_logits;
+    int snapshots;
+} pm_saved_head;
+
+int pm_saved_peek(const pm_engine *engine, const pm_owner *owner, const char *path, pm_saved_head *out, pm_error *err);
+
+#endif
