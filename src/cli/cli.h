@@ -51,6 +51,8 @@ typedef enum pm_option {
     PM_OPT_PARALLEL,
     PM_OPT_QUEUE,
     PM_OPT_CACHE_MEM,
+    PM_OPT_CACHE_DIR,
+    PM_OPT_CACHE_DISK,
     PM_OPT_API_KEY_FILE,
     PM_OPT_NO_AUTH,
     PM_OPT_CORS,

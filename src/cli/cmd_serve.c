@@ -14,6 +14,8 @@ int pm_cmd_serve(const pm_args *args)
         .parallel = (int)value[PM_OPT_PARALLEL].integer,
         .queue = (int)value[PM_OPT_QUEUE].integer,
         .cache_bytes = (uint64_t)value[PM_OPT_CACHE_MEM].integer,
+        .cache_dir = value[PM_OPT_CACHE_DIR].text,
+        .disk_bytes = (uint64_t)value[PM_OPT_CACHE_DISK].integer,
         .host = value[PM_OPT_HOST].text,
         .port = value[PM_OPT_PORT].given ? (int)value[PM_OPT_PORT].integer : 8080,
         .api_key_file = value[PM_OPT_API_KEY_FILE].text,
@@ -24,6 +26,8 @@ int pm_cmd_serve(const pm_args *args)
         .log_file = value[PM_OPT_LOG_FILE].text,
         .log_json = value[PM_OPT_LOG_FORMAT].integer == 1,
     };
+    if (options.disk_bytes && !options.cache_dir)
+        return pm_cli_usage("--cache-disk needs --cache-dir");
     int code = pm_find_model(args->n_words > 0 ? args->words[0] : NULL, bundled, sizeof(bundled), &options.model);
     if (code != PM_EXIT_OK)
         return code;

@@ -19,6 +19,8 @@ typedef struct pm_serve_options {
     pm_engine_options engine;
     int parallel, queue;      /* as in pm_scheduler_options */
     uint64_t cache_bytes;     /* of all timelines; 0: what memory leaves, see pm_cache_budget */
+    const char *cache_dir;    /* as in pm_scheduler_options */
+    uint64_t disk_bytes;      /* the same */
     const char *host;         /* NULL: 127.0.0.1 */
     int port;                 /* 0: one that is free */
     const char *api_key_file; /* a key a line; NULL: everybody may ask */

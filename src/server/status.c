@@ -103,6 +103,12 @@ void pm_answer_metrics(pm_exchange *exchange)
         {"kept", "gauge", "timelines kept for later prompts", s.kept},
         {"cache_bytes", "gauge", "memory of all timelines", (double)s.held_bytes},
         {"cache_limit_bytes", "gauge", "its bound", (double)s.cache_bytes},
+        {"stored", "gauge", "timelines of this model on disk", s.stored},
+        {"disk_bytes", "gauge", "all timelines on disk", (double)s.stored_bytes},
+        {"disk_limit_bytes", "gauge", "their bound", (double)s.disk_bytes},
+        {"fetched_total", "counter", "timelines read from the disk", (double)s.fetched},
+        {"disk_ignored_total", "counter", "files there that are damaged or not of this model", (double)s.disk_ignored},
+        {"disk_failed_total", "counter", "timelines that could not be written", (double)s.disk_failed},
         {"open_requests", "gauge", "requests that have come and not been answered", (double)server->open},
     };
     pm_str out = {0};

@@ -53,7 +53,10 @@ static int load(pm_server *server, pm_error *err)
         return status;
     pm_engine_info(server->engine, &info);
     int parallel = options->parallel ? options->parallel : 8;
-    pm_scheduler_options chosen = {.parallel = options->parallel, .queue = options->queue};
+    pm_scheduler_options chosen = {.parallel = options->parallel,
+                                   .queue = options->queue,
+                                   .cache_dir = options->cache_dir,
+                                   .disk_bytes = options->disk_bytes};
     chosen.cache_bytes = options->cache_bytes
                              ? options->cache_bytes
                              : pm_cache_budget(available, info.weight_bytes, info.cache_bytes, parallel);
@@ -67,6 +70,12 @@ static int load(pm_server *server, pm_error *err)
     pm_log_say(&server->log, "%s: %s, %s, context %d, %s, %.0f MiB for timelines; loaded in %.2f s", server->name,
                info.family, info.formats, info.ctx, info.device, (double)chosen.cache_bytes / (1 << 20),
                pm_clock() - start);
+    pm_scheduler_info found;
+    pm_scheduler_describe(server->scheduler, &found);
+    if (options->cache_dir)
+        pm_log_say(&server->log, "%s: %d timelines of this model, %llu other files; %.0f of %.0f MiB used",
+                   options->cache_dir, found.stored, (unsigned long long)found.disk_ignored,
+                   (double)found.stored_bytes / (1 << 20), (double)found.disk_bytes / (1 << 20));
     return PM_OK;
 }
 

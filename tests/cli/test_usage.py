@@ -120,6 +120,7 @@ def test_values_out_of_range(polymath, option, bad):
 @pytest.mark.parametrize(
     "option, bad",
     [("--cache-mem", v) for v in ["", "0", "-1", "G", "1.5G", "1X", "8GB", "99999999999999999999", "9999999999G"]]
+    + [("--cache-disk", v) for v in ["", "0", "10GB"]]
     + [("--max-body", v) for v in ["0", "2G", "k"]]
     + [("--port", v) for v in ["-1", "65536", "http"]]
     + [("--parallel", "0"), ("--parallel", "513"), ("--queue", "0"), ("--timeout", "0"), ("--log-format", "xml")],
