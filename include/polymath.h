@@ -295,6 +295,29 @@ PM_API void pm_engine_sampling(const pm_engine *engine, pm_sampling *out);
  * search, is in pm_info.notes. */
 PM_API size_t pm_engine_max_tokens(const pm_engine *engine);
 
+/* What an answer may be: JSON of a schema, or calls of tools. A token that would lead away from it is ruled out after
+ * penalties and biases, before temperature and filters; a token that ends the answer is allowed where the answer is
+ * complete, and nowhere else. So an answer that is not cut short (PM_FINISH_LENGTH, a stop string, a cancel) is a valid
+ * one. Reasoning comes before it, in a block that the prompt opened (pm_prompt.reasoning) or one that the answer opens,
+ * and is free. docs/schema.md says what of JSON Schema is read; anything else is refused by name. */
+typedef struct pm_constraint pm_constraint;
+
+/* Zero-initialised is the default of every field. One of the first two, or tools, must be given. */
+typedef struct pm_constraint_options {
+    const char *schema;   /* JSON Schema (JSON text) of the answer, or NULL */
+    bool json_object;     /* the answer is some JSON object */
+    const char *tools;    /* JSON array as in pm_chat, or NULL. The answer makes calls, as the model's chat template for
+                             tools writes them; with a schema or json_object it may be one or the other */
+    const char *function; /* of the tools, the one that is called; NULL: any */
+    bool parallel;        /* more than one call may be made */
+} pm_constraint_options;
+
+/* A constraint for answers of this model, used by any number of them. PM_ERR_UNSUPPORTED and PM_ERR_INVALID say where
+ * in the schema, and what. */
+PM_API int pm_constraint_new(pm_constraint **out, pm_engine *engine, const pm_constraint_options *options,
+                             pm_error *err);
+PM_API void pm_constraint_free(pm_constraint *constraint); /* NULL is allowed; before the engine is closed */
+
 typedef struct pm_logprob {
     pm_token id;
     float logprob; /* natural logarithm, of the softmax of the raw logits */
@@ -305,10 +328,11 @@ typedef struct pm_generate_options {
     size_t max_tokens; /* 0: until prompt and answer fill the context (which leaves room for one token at least) */
     const char *const *stop; /* n_stop terminated strings; the text ends before the first one found */
     int n_stop;
-    bool logprobs;    /* record the chosen token's log-probability and top_logprobs others per token */
-    int top_logprobs; /* 0..1000, ordered by (logit descending, id ascending) */
-    bool ignore_eos;  /* go on after the model's stop tokens */
-    bool markers;     /* keep, for pm_parser, the control tokens that mark reasoning and calls in the text */
+    bool logprobs;             /* record the chosen token's log-probability and top_logprobs others per token */
+    int top_logprobs;          /* 0..1000, ordered by (logit descending, id ascending) */
+    bool ignore_eos;           /* go on after the model's stop tokens; not with a constraint */
+    bool markers;              /* keep, for pm_parser, the control tokens that mark reasoning and calls in the text */
+    pm_constraint *constraint; /* what the answer may be, NULL: anything. Must stay until the answer is there */
     /* Called with text as it becomes final: whole characters, nothing that may still turn into a stop string. May be
      * NULL. A non-zero return ends the generation as pm_session_cancel does. */
     int (*on_text)(void *user, const char *text, size_t len);
@@ -402,10 +426,10 @@ PM_API void pm_scheduler_describe(const pm_scheduler *scheduler, pm_scheduler_in
  * The request is gone when the step is over. */
 typedef void pm_request_end(void *user, int status, const pm_error *err, pm_result *result);
 
-/* Queues a request. `prompt` is copied; of `options` (NULL: the model's) the stop strings and biases must stay until
- * the end, and its callbacks are called by pm_scheduler_step with its `user`. They may make and cancel requests.
- * PM_ERR_LIMIT: the prompt is longer than the context; PM_ERR_MEMORY: it cannot fit cache_bytes; PM_ERR_BUSY: the queue
- * is full. An answer ends with PM_FINISH_LENGTH where context or cache_bytes have no room for more of it. */
+/* Queues a request. `prompt` is copied; of `options` (NULL: the model's) the stop strings, biases and constraint must
+ * stay until the end, and its callbacks are called by pm_scheduler_step with its `user`. They may make and cancel
+ * requests. PM_ERR_LIMIT: the prompt is longer than the context; PM_ERR_MEMORY: it cannot fit cache_bytes; PM_ERR_BUSY:
+ * the queue is full. An answer ends with PM_FINISH_LENGTH where context or cache_bytes have no room for more of it. */
 PM_API int pm_request_new(pm_request **out, pm_scheduler *scheduler, const pm_prompt *prompt,
                           const pm_generate_options *options, pm_request_end *on_end, pm_error *err);
 

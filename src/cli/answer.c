@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
@@ -40,6 +41,20 @@ static void say_without_effect(const pm_engine *engine, const pm_args *args)
     }
 }
 
+/* Makes the constraint of --schema; an exit code. */
+static int open_schema(pm_opened *opened, const pm_args *args)
+{
+    char *schema;
+    pm_error err;
+    int code = pm_schema_text(args, &schema);
+    if (code != PM_EXIT_OK || !schema)
+        return code;
+    pm_constraint_options options = {.schema = schema};
+    int status = pm_constraint_new(&opened->constraint, opened->engine, &options, &err);
+    free(schema);
+    return status == PM_OK ? PM_EXIT_OK : pm_cli_fail("%s: %s", args->value[PM_OPT_SCHEMA].text, err.message);
+}
+
 int pm_open(pm_opened *opened, const char *dir, const pm_args *args)
 {
     *opened = (pm_opened){0};
@@ -70,14 +85,19 @@ int pm_open(pm_opened *opened, const char *dir, const pm_args *args)
             fprintf(stderr, "notes: %s\n", info.notes);
     }
     say_without_effect(opened->engine, args);
-    return PM_EXIT_OK;
+    code = open_schema(opened, args);
+    if (code != PM_EXIT_OK)
+        pm_close(opened);
+    return code;
 }
 
 void pm_close(pm_opened *opened)
 {
     if (opened->session)
         pm_session_free(opened->session);
+    pm_constraint_free(opened->constraint);
     pm_engine_close(opened->engine);
+    opened->constraint = NULL;
     opened->session = NULL;
     opened->engine = NULL;
 }
@@ -178,6 +198,7 @@ int pm_answer(pm_opened *opened, const pm_args *args, const pm_prompt *prompt, b
         .logprobs = value[PM_OPT_TOP_LOGPROBS].given,
         .top_logprobs = (int)value[PM_OPT_TOP_LOGPROBS].integer,
         .markers = !value[PM_OPT_RAW].given && !value[PM_OPT_IDS].given,
+        .constraint = opened->constraint,
         .on_text = on_text,
         .on_prompt = on_prompt,
         .user = &a,
@@ -191,7 +212,8 @@ int pm_answer(pm_opened *opened, const pm_args *args, const pm_prompt *prompt, b
         fprintf(stderr, "temperature %g, seed %lld\n", (double)options.sampling.temperature, (long long)*seed);
 
     pm_error err;
-    pm_parser_options parser = {.reasoning = prompt->reasoning, .on_event = on_event, .user = &a};
+    pm_parser_options parser = {
+        .no_calls = opened->constraint, .reasoning = prompt->reasoning, .on_event = on_event, .user = &a};
     if (options.markers && pm_parser_new(&a.parser, opened->engine, &parser, &err) != PM_OK)
         return pm_cli_fail("%s", err.message);
     pm_progress_start(&a.show.progress, "reading the prompt");
@@ -225,7 +247,7 @@ int pm_answer_message(const pm_opened *opened, const pm_prompt *prompt, const pm
 {
     pm_error err;
     char *text;
-    pm_parser_options options = {.reasoning = prompt->reasoning};
+    pm_parser_options options = {.no_calls = opened->constraint, .reasoning = prompt->reasoning};
     if (pm_parse_message(opened->engine, &options, result->text, result->len, &text, &err) != PM_OK)
         return pm_cli_fail("%s", err.message);
     *message = json_loads(text, JSON_ALLOW_NUL, NULL);

@@ -32,6 +32,7 @@ typedef enum pm_option {
     PM_OPT_NO_THINK,
     PM_OPT_SET,
     PM_OPT_TOOLS,
+    PM_OPT_SCHEMA,
     PM_OPT_MAX_TOKENS,
     PM_OPT_TEMPERATURE,
     PM_OPT_TOP_K,
@@ -214,6 +215,9 @@ int pm_variable_text(const pm_args *args, char **out);
 /* The list in the file of --tools as JSON text, malloc'ed, or NULL without that option; an exit code. */
 int pm_tools_text(const pm_args *args, char **out);
 
+/* The JSON Schema in the file of --schema as JSON text, malloc'ed, or NULL without that option; an exit code. */
+int pm_schema_text(const pm_args *args, char **out);
+
 /* Says on stderr that tools do nothing, when two prompts of a chat template, with them and without, are the same. */
 void pm_say_tools_unused(const char *with, size_t n_with, const char *without, size_t n_without);
 
@@ -225,12 +229,14 @@ void pm_check_tools_used(const pm_engine *engine, const char *tools);
 typedef struct pm_opened {
     pm_engine *engine;
     pm_session *session;
+    pm_constraint *constraint; /* of --schema, NULL: none */
     const char *dir;
     char bundled[4096]; /* what dir points to when no MODEL was given */
     double load_seconds;
 } pm_opened;
 
-/* Opens MODEL (`dir`, or the bundled model when NULL) with a fresh session. Returns an exit code. */
+/* Opens MODEL (`dir`, or the bundled model when NULL) with a fresh session, and reads --schema. Returns an exit code.
+ */
 int pm_open(pm_opened *opened, const char *dir, const pm_args *args);
 void pm_close(pm_opened *opened);
 

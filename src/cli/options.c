@@ -45,6 +45,8 @@ static const struct option {
                     "give the chat template a variable: VALUE is JSON, else text; may be repeated"},
     [PM_OPT_TOOLS] = {"--tools", "FILE", TEXT, RUN | CHAT | TEMPLATE, 0, 0,
                       "the tools that the model may call: a JSON list of them"},
+    [PM_OPT_SCHEMA] = {"--schema", "FILE", TEXT, RUN, 0, 0,
+                       "hold the answer to a JSON Schema: it is JSON that satisfies it"},
     [PM_OPT_MAX_TOKENS] = {"--max-tokens", "N", INTEGER, RUN | CHAT, 1, INT_MAX,
                            "end an answer after N tokens (default: the model's, else when the context is full)"},
     [PM_OPT_TEMPERATURE] = {"--temperature", "T", NUMBER, RUN | CHAT, 0, 100,
@@ -426,16 +428,24 @@ static int parse_command(pm_args *args, int argc, char **argv)
     return PM_EXIT_OK;
 }
 
-/* Refuses tools from stdin where the messages come from there; an exit code. */
+/* Refuses to read two things from stdin; an exit code. */
 static int check_stdin(const pm_args *args)
 {
     static const char *const inputs[PM_COMMANDS] = {
         [PM_RUN] = "PROMPT", [PM_CHAT] = "the conversation", [PM_TEMPLATE] = "FILE"};
-    const pm_value *tools = &args->value[PM_OPT_TOOLS];
+    static const pm_option files[] = {PM_OPT_TOOLS, PM_OPT_SCHEMA};
     const char *last = args->n_words > 0 ? args->words[args->n_words - 1] : "";
-    if (!tools->given || strcmp(tools->text, "-") != 0 || (args->command != PM_CHAT && strcmp(last, "-") != 0))
-        return PM_EXIT_OK;
-    return pm_cli_usage("%s and --tools cannot both be read from stdin", inputs[args->command]);
+    bool words = args->command == PM_CHAT || strcmp(last, "-") == 0;
+    const char *before = words ? inputs[args->command] : NULL;
+    for (size_t i = 0; i < sizeof(files) / sizeof(*files); i++) {
+        const pm_value *file = &args->value[files[i]];
+        if (!file->given || strcmp(file->text, "-") != 0)
+            continue;
+        if (before)
+            return pm_cli_usage("%s and %s cannot both be read from stdin", before, options[files[i]].name);
+        before = options[files[i]].name;
+    }
+    return PM_EXIT_OK;
 }
 
 /* What the words of a command mean only together; an exit code. */

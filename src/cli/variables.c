@@ -79,3 +79,16 @@ void pm_check_tools_used(const pm_engine *engine, const char *tools)
     pm_free(with);
     pm_free(without);
 }
+
+int pm_schema_text(const pm_args *args, char **out)
+{
+    const char *path = args->value[PM_OPT_SCHEMA].text;
+    json_t *schema = NULL;
+    *out = NULL;
+    int code = path ? pm_read_json(path, &schema) : PM_EXIT_OK;
+    if (code != PM_EXIT_OK || !path)
+        return code;
+    *out = json_dumps(schema, JSON_ENCODE_ANY | JSON_COMPACT);
+    json_decref(schema);
+    return *out ? PM_EXIT_OK : pm_cli_fail("out of memory");
+}

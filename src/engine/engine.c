@@ -248,6 +248,7 @@ void pm_engine_close(pm_engine *engine)
     pm_template_free(engine->chat);
     pm_template_free(engine->chat_tools);
     free(engine->markers);
+    pm_constraint_words_free(&engine->words);
     pm_tokenizer_close(engine->tokenizer);
     pm_config_close(engine->config);
     json_decref(engine->special_tokens);

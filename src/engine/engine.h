@@ -4,6 +4,7 @@
 
 #include "backend/profile.h"
 #include "base/base.h"
+#include "engine/constraint.h"
 #include "engine/defaults.h"
 #include "files/checkpoint.h"
 #include "files/config.h"
@@ -35,6 +36,7 @@ struct pm_engine {
     pm_token *stops;        /* tokens that end an answer */
     size_t n_stops;
     pm_defaults defaults; /* of answers */
+    pm_constraint_words words;
 
     const pm_cache_spec *cache; /* the model's */
     int vocab, ctx, step_tokens, snapshot_stride;

@@ -79,10 +79,19 @@ int pm_engine_answer(const pm_engine *engine, const pm_prompt *prompt, const pm_
     size_t limit = prompt->n < room ? room - prompt->n : 1;
     if (options->max_tokens && options->max_tokens < limit)
         limit = options->max_tokens;
-    int status = pm_generation_init(out, &model, options, limit, err);
-    if (status == PM_OK)
-        pm_generation_prompt(out, prompt->ids, prompt->n);
-    return status;
+    pm_generation made;
+    int status = pm_generation_init(&made, &model, options, limit, err);
+    if (status != PM_OK)
+        return status;
+    if (options->constraint)
+        status = pm_generation_constrain(&made, options->constraint, prompt->reasoning, err);
+    if (status != PM_OK) {
+        pm_generation_free(&made);
+        return status;
+    }
+    pm_generation_prompt(&made, prompt->ids, prompt->n);
+    *out = made;
+    return PM_OK;
 }
 
 int pm_generate(pm_session *session, const pm_prompt *prompt, const pm_generate_options *options, pm_result *out,

@@ -36,6 +36,20 @@ int pm_generation_init(pm_generation *generation, const pm_generation_model *mod
     return PM_OK;
 }
 
+int pm_generation_constrain(pm_generation *generation, pm_constraint *constraint, bool reasoning, pm_error *err)
+{
+    if (generation->ignore_eos)
+        return pm_fail(err, PM_ERR_INVALID, "ignore_eos cannot go with a constraint, which says where the answer ends");
+    if (constraint->masks.vocabulary->vocab != generation->model.vocab)
+        return pm_fail(err, PM_ERR_INVALID, "the constraint is one of another model");
+    int status = pm_sampler_use_masks(&generation->sampler, err);
+    if (status == PM_OK)
+        status = pm_guide_init(&generation->guide, &constraint->masks,
+                               reasoning ? constraint->reasoning : constraint->start, err);
+    generation->guided = status == PM_OK;
+    return status;
+}
+
 void pm_generation_prompt(pm_generation *generation, const pm_token *ids, size_t n)
 {
     pm_penalties_see(&generation->sampler.penalties, ids, n, false);
@@ -44,6 +58,8 @@ void pm_generation_prompt(pm_generation *generation, const pm_token *ids, size_t
 void pm_generation_free(pm_generation *generation)
 {
     pm_sampler_free(&generation->sampler);
+    if (generation->guided)
+        pm_guide_free(&generation->guide);
     pm_stop_free(&generation->stop);
     pm_detok_free(&generation->detok);
     pm_buf_free(&generation->text);
@@ -105,14 +121,60 @@ static bool is_among(const pm_token *tokens, size_t n, pm_token id)
     return false;
 }
 
+/* Lets the tokens come that end the answer. */
+static void allow_stops(pm_generation *generation)
+{
+    const pm_generation_model *model = &generation->model;
+    for (size_t i = 0; i < model->n_stops; i++)
+        if (model->stops[i] >= 0 && model->stops[i] < model->vocab)
+            generation->guide.bits[model->stops[i] / 64] |= UINT64_C(1) << (model->stops[i] % 64);
+}
+
+static bool allows_any(const pm_generation *generation)
+{
+    for (int i = 0; i < (generation->model.vocab + 63) / 64; i++)
+        if (generation->guide.bits[i])
+            return true;
+    return false;
+}
+
+/* Chooses a token that the constraint allows; none, and *id is -1, when the answer is complete and has no way to say
+ * so. A token that turns out to be refused is chosen from no more. */
+static int choose_guided(pm_generation *generation, const float *logits, pm_token *id, pm_error *err)
+{
+    pm_guide *guide = &generation->guide;
+    int status = pm_guide_allow(guide, err);
+    if (status == PM_OK && guide->now.done)
+        allow_stops(generation);
+    for (bool refused = true; status == PM_OK && refused;) {
+        *id = -1;
+        if (!allows_any(generation))
+            return guide->now.done ? PM_OK
+                                   : pm_fail(err, PM_ERR_UNSUPPORTED,
+                                             "no token of the vocabulary goes on with what the schema asks for");
+        status = pm_sampler_choose(&generation->sampler, logits, guide->bits, id, err);
+        refused = false;
+        if (status == PM_OK && !is_among(generation->model.stops, generation->model.n_stops, *id))
+            status = pm_guide_take(guide, *id, &refused, err);
+        if (refused)
+            guide->bits[*id / 64] &= ~(UINT64_C(1) << (*id % 64));
+    }
+    if (status == PM_OK)
+        pm_penalties_see(&generation->sampler.penalties, id, 1, true);
+    return status;
+}
+
 int pm_generation_next(pm_generation *generation, const float *logits, pm_token *id, pm_error *err)
 {
     size_t n = generation->n, seen = generation->text.len;
     int status = reserve(generation, err);
     if (status == PM_OK)
-        status = pm_sampler_pick(&generation->sampler, logits, id, err);
+        status = generation->guided ? choose_guided(generation, logits, id, err)
+                                    : pm_sampler_pick(&generation->sampler, logits, id, err);
     if (status != PM_OK)
         return status;
+    if (*id < 0)
+        return pm_generation_end(generation, PM_FINISH_STOP, err);
     if (generation->record) {
         pm_logprob *top = generation->n_top ? generation->top + n * (size_t)generation->n_top : NULL;
         pm_sampler_logprobs(&generation->sampler, logits, *id, &generation->logprobs[n], top, generation->n_top);

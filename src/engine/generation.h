@@ -3,6 +3,7 @@
 #ifndef PM_GENERATION_H
 #define PM_GENERATION_H
 
+#include "engine/constraint.h"
 #include "engine/sampler.h"
 #include "engine/stop.h"
 #include "text/tokenizer.h"
@@ -25,6 +26,8 @@ typedef struct pm_generation {
     size_t limit; /* tokens at most */
     pm_finish finish;
     pm_sampler sampler;
+    bool guided;
+    pm_guide guide; /* when guided */
     pm_stop stop;
     pm_detok detok;
     pm_buf text;   /* all that was decoded; after the end, the answer */
@@ -40,12 +43,15 @@ typedef struct pm_generation {
  * strings and biases must stay until pm_generation_free. */
 int pm_generation_init(pm_generation *generation, const pm_generation_model *model, const pm_generate_options *options,
                        size_t limit, pm_error *err);
+/* Holds the answer to a constraint; `reasoning` as in pm_prompt. */
+int pm_generation_constrain(pm_generation *generation, pm_constraint *constraint, bool reasoning, pm_error *err);
 /* Tells penalties what stands before the answer. */
 void pm_generation_prompt(pm_generation *generation, const pm_token *ids, size_t n);
 
 void pm_generation_free(pm_generation *generation);
 
-/* Takes the next token out of its logits. Sets done and finish when that ends the answer. */
+/* Takes the next token out of its logits; -1 where a constraint lets the answer end without one. Sets done and finish
+ * when that ends the answer. */
 int pm_generation_next(pm_generation *generation, const float *logits, pm_token *id, pm_error *err);
 
 /* Ends the answer from outside. Text that was held back is final then, except where it turns out to be a stop string:

@@ -233,6 +233,7 @@ int pm_sampler_init(pm_sampler *sampler, const pm_sampling *options, int vocab, 
 void pm_sampler_free(pm_sampler *sampler)
 {
     free(sampler->candidates);
+    free(sampler->masked);
     pm_penalties_free(&sampler->penalties);
     *sampler = (pm_sampler){0};
 }
@@ -338,15 +339,38 @@ static pm_token sample(pm_sampler *sampler, const float *logits, float highest)
     return candidate_id(&c[n - 1]);
 }
 
-int pm_sampler_pick(pm_sampler *sampler, const float *logits, pm_token *id, pm_error *err)
+int pm_sampler_use_masks(pm_sampler *sampler, pm_error *err)
+{
+    sampler->masked = calloc((size_t)sampler->vocab, sizeof(*sampler->masked));
+    return sampler->masked ? PM_OK : pm_fail_memory(err);
+}
+
+/* The logits of the tokens that the mask allows. */
+static const float *apply_mask(pm_sampler *sampler, const float *logits, const uint64_t *mask)
+{
+    for (int i = 0; i < sampler->vocab; i++)
+        sampler->masked[i] = mask[i / 64] >> (i % 64) & 1 ? logits[i] : -INFINITY;
+    return sampler->masked;
+}
+
+int pm_sampler_choose(pm_sampler *sampler, const float *logits, const uint64_t *mask, pm_token *id, pm_error *err)
 {
     logits = pm_penalties_apply(&sampler->penalties, logits);
+    if (mask)
+        logits = apply_mask(sampler, logits, mask);
     pm_token greedy = best(logits, sampler->vocab);
     if (greedy < 0)
         return pm_fail(err, PM_ERR_NUMERIC, "the logits hold a value that is not finite");
     *id = sampler->options.temperature == 0 ? greedy : sample(sampler, logits, logits[greedy]);
-    pm_penalties_see(&sampler->penalties, id, 1, true);
     return PM_OK;
+}
+
+int pm_sampler_pick(pm_sampler *sampler, const float *logits, pm_token *id, pm_error *err)
+{
+    int status = pm_sampler_choose(sampler, logits, NULL, id, err);
+    if (status == PM_OK)
+        pm_penalties_see(&sampler->penalties, id, 1, true);
+    return status;
 }
 
 void pm_sampler_logprobs(pm_sampler *sampler, const float *logits, pm_token id, float *logprob, pm_logprob *top,

@@ -7,7 +7,7 @@
  * of the candidates whose share of what is left is at least xtc_threshold only the last stays. As in his version
  * nothing is dropped when a guarded token (a newline, the end of the answer) would be. One more number u in [0, 1) is
  * drawn per token, and the token is the one in that order where the running sum of the weights that are left first
- * exceeds u times their total.
+ * exceeds u times their total. Tokens that a mask rules out are none, as those with a logit of minus infinity.
  *
  * Weights are exp((logit - highest) / temperature) in units of 2^-40, cut to integers, so sums do not depend on their
  * order, and the same logits and seed give the same token on every machine. A token less than 2^-40 times as likely as
@@ -31,6 +31,7 @@ typedef struct pm_sampler {
     const pm_token *guarded; /* [n_guarded] XTC leaves none of these out; borrowed */
     size_t n_guarded;
     pm_token newline; /* nor this one; -1: none */
+    float *masked;    /* [vocab] logits of what a mask allows; NULL until there is one */
 } pm_sampler;
 
 /* An error that names the option which is out of its range. */
@@ -40,8 +41,14 @@ int pm_sampling_check(const pm_sampling *options, pm_error *err);
 int pm_sampler_init(pm_sampler *sampler, const pm_sampling *options, int vocab, pm_error *err);
 void pm_sampler_free(pm_sampler *sampler);
 
-/* Chooses a token and, when penalties want to know, takes note of it. Minus infinity rules a token out; other values
- * that are not finite are PM_ERR_NUMERIC, and so is a row that rules out all. */
+/* Takes the memory that masks will need. */
+int pm_sampler_use_masks(pm_sampler *sampler, pm_error *err);
+
+/* Chooses a token. `mask` has a bit for each token that may be chosen; NULL: all may. Minus infinity rules a token out;
+ * other values that are not finite are PM_ERR_NUMERIC, and so is a row that rules out all. */
+int pm_sampler_choose(pm_sampler *sampler, const float *logits, const uint64_t *mask, pm_token *id, pm_error *err);
+
+/* Chooses among all and, when penalties want to know, takes note of it. */
 int pm_sampler_pick(pm_sampler *sampler, const float *logits, pm_token *id, pm_error *err);
 
 /* Log-probabilities of the raw logits: of `id`, and of the n_top <= vocab best in order. */

@@ -600,8 +600,10 @@ static bool advance(pm_request *request)
     else
         status = pm_generation_next(&request->generation, pm_session_logits(request->session), &id, &err);
     if (status == PM_OK) {
-        request->ids[request->n++] = id;
-        request->scheduler->info.sampled++;
+        if (id >= 0) { /* an answer may end without a token */
+            request->ids[request->n++] = id;
+            request->scheduler->info.sampled++;
+        }
         if (!request->first)
             request->first = now;
         if (!request->cancelled)

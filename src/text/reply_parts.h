@@ -2,6 +2,7 @@
 #ifndef PM_REPLY_PARTS_H
 #define PM_REPLY_PARTS_H
 
+#include "text/json_type.h"
 #include "text/reply.h"
 
 #include <jansson.h>
@@ -80,17 +81,6 @@ void pm_call_reader_free(pm_call_reader *reader);
 /* ---- values (reply_value.c); each gives PM_READ_DONE, PM_READ_FAIL or PM_READ_MEMORY ---- */
 
 enum { PM_MAX_NEST = 200 }; /* brackets inside one another */
-
-enum {
-    PM_TYPE_STRING = 1,
-    PM_TYPE_INTEGER = 2,
-    PM_TYPE_NUMBER = 4,
-    PM_TYPE_BOOLEAN = 8,
-    PM_TYPE_OBJECT = 16,
-    PM_TYPE_ARRAY = 32,
-    PM_TYPE_NULL = 64,
-    PM_TYPE_ANY = 127
-};
 
 /* The types that a tool's schema allows for an argument; 0: it does not say. */
 int pm_argument_types(const json_t *tools, const char *function, const char *key);

@@ -69,59 +69,42 @@ pm_reading pm_put_string(pm_buf *out, const char *text, size_t len)
 
 /* ---- types ---- */
 
-static const struct {
-    const char *name;
-    int type;
-} type_names[] = {
-    {"string", PM_TYPE_STRING},   {"integer", PM_TYPE_INTEGER}, {"number", PM_TYPE_NUMBER | PM_TYPE_INTEGER},
-    {"boolean", PM_TYPE_BOOLEAN}, {"object", PM_TYPE_OBJECT},   {"array", PM_TYPE_ARRAY},
-    {"null", PM_TYPE_NULL}};
+enum { LOOKS_MAX = 1000 };
 
-static int named_type(const json_t *name)
-{
-    for (size_t i = 0; json_is_string(name) && i < PM_COUNT(type_names); i++)
-        if (strcmp(json_string_value(name), type_names[i].name) == 0)
-            return type_names[i].type;
-    return 0;
-}
-
-static int type_of(const json_t *value)
-{
-    switch (json_typeof(value)) {
-    case JSON_STRING: return PM_TYPE_STRING;
-    case JSON_INTEGER: return PM_TYPE_INTEGER;
-    case JSON_REAL: /* 2.0 is an integer to JSON Schema */
-        return PM_TYPE_NUMBER | (floor(json_real_value(value)) == json_real_value(value) ? PM_TYPE_INTEGER : 0);
-    case JSON_TRUE:
-    case JSON_FALSE: return PM_TYPE_BOOLEAN;
-    case JSON_OBJECT: return PM_TYPE_OBJECT;
-    case JSON_ARRAY: return PM_TYPE_ARRAY;
-    default: return PM_TYPE_NULL;
-    }
-}
+/* A look at a schema. */
+typedef struct look {
+    const json_t *root; /* what "$ref": "#" is */
+    int left;           /* schemas that may yet be looked at: references could lead to any number */
+} look;
 
 /* The types that a schema allows by its type, its alternatives or its values; 0: it does not say. */
-static int schema_types(const json_t *schema, int depth)
+static int schema_types(look *l, const json_t *schema, int depth)
 {
     static const char *const alternatives[] = {"anyOf", "oneOf", "allOf"};
     const json_t *type = json_object_get(schema, "type"), *constant = json_object_get(schema, "const"), *entry;
-    int types = named_type(type);
+    const char *ref = json_string_value(json_object_get(schema, "$ref"));
+    int types = pm_type_named(type);
+    bool no_memory;
     size_t i;
-    json_array_foreach((json_t *)type, i, entry) types |= named_type(entry);
-    for (size_t k = 0; !types && depth < PM_MAX_NEST && k < PM_COUNT(alternatives); k++) {
+    if (depth >= PM_MAX_NEST || l->left-- <= 0)
+        return 0;
+    json_array_foreach((json_t *)type, i, entry) types |= pm_type_named(entry);
+    if (!types && ref)
+        return schema_types(l, pm_json_refer(l->root, ref, &no_memory), depth + 1);
+    for (size_t k = 0; !types && k < PM_COUNT(alternatives); k++) {
         const json_t *list = json_object_get(schema, alternatives[k]);
         json_array_foreach((json_t *)list, i, entry)
         {
-            int one = schema_types(entry, depth + 1);
+            int one = schema_types(l, entry, depth + 1);
             if (!one)
                 return 0; /* anything may be meant */
             types |= one;
         }
     }
     if (types)
-        return types;
-    json_array_foreach(json_object_get(schema, "enum"), i, entry) types |= type_of(entry);
-    return constant ? types | type_of(constant) : types;
+        return types | (json_is_true(json_object_get(schema, "nullable")) ? PM_TYPE_NULL : 0);
+    json_array_foreach(json_object_get(schema, "enum"), i, entry) types |= pm_type_of(entry);
+    return constant ? types | pm_type_of(constant) : types;
 }
 
 /* The function of a tool: {"type": "function", "function": {...}}, or the function itself. */
@@ -147,7 +130,8 @@ bool pm_has_tool(const json_t *tools, const char *function)
 int pm_argument_types(const json_t *tools, const char *function, const char *key)
 {
     const json_t *parameters = json_object_get(find_tool(tools, function), "parameters");
-    return schema_types(json_object_get(json_object_get(parameters, "properties"), key), 0);
+    look l = {.root = parameters, .left = LOOKS_MAX};
+    return schema_types(&l, json_object_get(json_object_get(parameters, "properties"), key), 0);
 }
 
 /* The type of a JSON value; 0 when text is none. */
@@ -156,7 +140,7 @@ static int value_type(const char *text, size_t len, bool *no_memory)
     json_error_t error;
     *no_memory = false;
     json_t *value = pm_json_load(text, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &error, no_memory);
-    int type = value ? type_of(value) : 0;
+    int type = value ? pm_type_of(value) : 0;
     json_decref(value);
     return type;
 }

@@ -14,6 +14,10 @@ int pm_tokenizer_vocab(const pm_tokenizer *tokenizer);                      /* o
 pm_token pm_tokenizer_id(const pm_tokenizer *tokenizer, const char *token); /* -1 when there is no such token */
 pm_token pm_tokenizer_eos(const pm_tokenizer *tokenizer); /* of tokenizer_config.json; -1 when it has none */
 bool pm_tokenizer_special(const pm_tokenizer *tokenizer, pm_token id);
+bool pm_tokenizer_added(const pm_tokenizer *tokenizer, pm_token id); /* one of added_tokens, special or not */
+
+/* Whether every token stands for the same bytes wherever it stands, a space at the start of a text aside. */
+bool pm_tokenizer_has_bytes(const pm_tokenizer *tokenizer);
 
 typedef struct pm_encode_options {
     bool control; /* added tokens are recognised in the text */
