@@ -115,6 +115,30 @@ bool pm_ask_check_model(const pm_server *server, const char *model, pm_refusal *
                      server->name);
 }
 
+bool pm_ask_variable(pm_job *job, const char *name, json_t *value)
+{
+    json_t *variables = job->ask.variables;
+    if (!variables) {
+        variables = json_object();
+        if (json_object_set_new(job->body, "chat_template_kwargs", variables) != 0)
+            return false;
+        job->ask.variables = variables;
+    }
+    if (!json_object_get(variables, name))
+        return json_object_set_new(variables, name, value) == 0;
+    json_decref(value);
+    return true;
+}
+
+bool pm_ask_effort(pm_job *job, pm_refusal *refusal)
+{
+    const char *effort = job->ask.effort;
+    if (!effort || (pm_ask_variable(job, "reasoning_effort", json_string(effort)) &&
+                    pm_ask_variable(job, "enable_thinking", json_boolean(strcmp(effort, "none") != 0))))
+        return true;
+    return pm_refuse(refusal, 500, NULL, NULL, "out of memory");
+}
+
 /* A value as JSON text, malloc'ed; NULL stays NULL. */
 static bool dump(const json_t *value, const char **out)
 {

@@ -18,6 +18,11 @@ bool pm_read_top_k(void *ask, const char *name, json_t *value, pm_refusal *refus
 bool pm_read_top_p(void *ask, const char *name, json_t *value, pm_refusal *refusal);
 bool pm_read_stream_options(void *ask, const char *name, json_t *value, pm_refusal *refusal);
 
+/* Of chat.c, for protocols that have them too. */
+bool pm_read_tool_choice(void *ask, const char *name, json_t *value, pm_refusal *refusal);
+bool pm_read_parallel_calls(void *ask, const char *name, json_t *value, pm_refusal *refusal);
+bool pm_read_response_format(void *ask, const char *name, json_t *value, pm_refusal *refusal);
+
 /* What every protocol may say of sampling, beyond what its own documentation has: rows of a table. */
 #define PM_SAMPLING_EXTENSIONS                                                                                         \
     PM_READ("top_k", pm_read_top_k), PM_FLOAT("min_p", PM_ASK(sampling.min_p), 0, 1),                                  \

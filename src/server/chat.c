@@ -8,7 +8,7 @@ static const char object_name[] = "chat.completion", chunk_name[] = "chat.comple
 
 /* ---- the request ---- */
 
-static bool read_tool_choice(void *target, const char *name, json_t *value, pm_refusal *refusal)
+bool pm_read_tool_choice(void *target, const char *name, json_t *value, pm_refusal *refusal)
 {
     pm_ask *ask = target;
     const char *word = json_string_value(value);
@@ -20,7 +20,7 @@ static bool read_tool_choice(void *target, const char *name, json_t *value, pm_r
     return true;
 }
 
-static bool read_parallel_calls(void *target, const char *name, json_t *value, pm_refusal *refusal)
+bool pm_read_parallel_calls(void *target, const char *name, json_t *value, pm_refusal *refusal)
 {
     if (!json_is_boolean(value))
         return pm_refuse(refusal, 400, "invalid_type", name, "'%s' must be true or false", name);
@@ -33,7 +33,7 @@ static const pm_field response_format[] = {
     PM_LAST,
 };
 
-static bool read_response_format(void *target, const char *name, json_t *value, pm_refusal *refusal)
+bool pm_read_response_format(void *target, const char *name, json_t *value, pm_refusal *refusal)
 {
     if (!json_is_object(value) || !pm_fields_read(response_format, value, target, refusal))
         return pm_refuse(refusal, 400, "unsupported_value", name, "'%s' is supported only as {\"type\": \"text\"}",
@@ -55,13 +55,13 @@ static const pm_field fields[] = {
     PM_VOID("metadata"),
     PM_ONLY("modalities", "[\"text\"]"),
     PM_WHOLE("n", PM_ASK(n), 1, PM_CHOICES_MAX),
-    PM_READ("parallel_tool_calls", read_parallel_calls),
+    PM_READ("parallel_tool_calls", pm_read_parallel_calls),
     PM_VOID("prediction"),
     PM_FLOAT("presence_penalty", PM_ASK(sampling.presence_penalty), -2, 2),
     PM_VOID("prompt_cache_key"),
     PM_VOID("prompt_cache_retention"),
     PM_TEXT("reasoning_effort", PM_ASK(effort)),
-    PM_READ("response_format", read_response_format),
+    PM_READ("response_format", pm_read_response_format),
     PM_VOID("safety_identifier"),
     PM_READ("seed", pm_read_seed),
     PM_VOID("service_tier"),
@@ -70,7 +70,7 @@ static const pm_field fields[] = {
     PM_BOOL("stream", PM_ASK(stream)),
     PM_READ("stream_options", pm_read_stream_options),
     PM_FLOAT("temperature", PM_ASK(sampling.temperature), 0, 100),
-    PM_READ("tool_choice", read_tool_choice),
+    PM_READ("tool_choice", pm_read_tool_choice),
     PM_LIST("tools", PM_ASK(tools)),
     PM_WHOLE("top_logprobs", PM_ASK(top_logprobs), 0, 20),
     PM_READ("top_p", pm_read_top_p),
@@ -99,31 +99,12 @@ static bool check_tools(const json_t *tools, pm_refusal *refusal)
     return true;
 }
 
-/* Adds a variable of the chat template where the request does not set it itself. */
-static bool add_variable(pm_job *job, const char *name, json_t *value)
-{
-    json_t *variables = job->ask.variables;
-    if (!variables) {
-        variables = json_object();
-        if (json_object_set_new(job->body, "chat_template_kwargs", variables) != 0)
-            return false;
-        job->ask.variables = variables;
-    }
-    if (!json_object_get(variables, name))
-        return json_object_set_new(variables, name, value) == 0;
-    json_decref(value);
-    return true;
-}
-
 static bool read_request(pm_job *job, pm_refusal *refusal)
 {
     const pm_ask *ask = &job->ask;
     if (ask->top_logprobs && !ask->logprobs)
         return pm_refuse(refusal, 400, "invalid_value", "top_logprobs", "'top_logprobs' needs 'logprobs'");
-    if (ask->effort && (!add_variable(job, "reasoning_effort", json_string(ask->effort)) ||
-                        !add_variable(job, "enable_thinking", json_boolean(strcmp(ask->effort, "none") != 0))))
-        return pm_refuse(refusal, 500, NULL, NULL, "out of memory");
-    return check_tools(ask->tools, refusal);
+    return check_tools(ask->tools, refusal) && pm_ask_effort(job, refusal);
 }
 
 /* ---- logprobs ---- */

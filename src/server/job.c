@@ -114,14 +114,19 @@ void pm_job_fail(pm_job *job, const pm_refusal *refusal)
 
 /* ---- the stream ---- */
 
+void pm_job_begin(pm_job *job)
+{
+    if (job->begun)
+        return;
+    job->begun = true;
+    pm_exchange_begin(job->exchange, 200, "text/event-stream");
+    if (job->dialect->begin)
+        job->dialect->begin(job);
+}
+
 void pm_job_send(pm_job *job, const char *event, json_t *value)
 {
-    if (!job->begun) {
-        job->begun = true;
-        pm_exchange_begin(job->exchange, 200, "text/event-stream");
-        if (job->dialect->begin)
-            job->dialect->begin(job);
-    }
+    pm_job_begin(job);
     job->line.len = 0;
     if (event)
         pm_str_print(&job->line, "event: %s\n", event);
@@ -200,7 +205,7 @@ static void on_event(void *user, const pm_event *event)
         pm_job_fail(job, &refusal);
         return;
     }
-    if (job->ask.stream && job->dialect->piece)
+    if ((job->ask.stream || job->dialect->always) && job->dialect->piece)
         job->dialect->piece(choice, event);
     if (event->kind == PM_EVENT_CALL_END && job->ask.one_call)
         choice->called = true;
@@ -298,7 +303,7 @@ static void settle(pm_choice *choice, const pm_result *result)
         choice->ending = PM_ENDING_LENGTH;
     else if (result->finish == PM_FINISH_CANCELLED)
         pm_job_cancel(job);
-    if (!job->failed && job->ask.stream && job->dialect->finish)
+    if (!job->failed && (job->ask.stream || job->dialect->always) && job->dialect->finish)
         job->dialect->finish(choice);
 }
 

@@ -17,10 +17,12 @@ typedef enum pm_tool_use { PM_TOOLS_AUTO, PM_TOOLS_NONE } pm_tool_use;
 typedef struct pm_ask {
     const char *model;  /* NULL: the only one there is */
     json_t *messages;   /* of a chat; NULL: `prompt` counts */
+    json_t *system;     /* for the dialect: what stands before the messages */
     json_t *tools;      /* of a chat, or NULL */
     json_t *variables;  /* of the chat template, or NULL */
     json_t *prompt;     /* text, a list of ids, or a list of either of these */
     const char *effort; /* of reasoning, or NULL */
+    int thinking;       /* for the dialect: 1 asked for, -1 unwanted, 0 not said */
     pm_tool_use tool_use;
     bool one_call;      /* the answer ends after its first call */
     int64_t max_tokens; /* -1: what the context leaves */
@@ -78,10 +80,11 @@ typedef struct pm_choice {
 typedef struct pm_dialect {
     const char *prefix;            /* of the ids of answers */
     bool chat;                     /* ask.messages, else ask.prompt */
+    bool always;                   /* piece and finish are called without ask.stream too */
     const struct pm_field *fields; /* of the body, see fields.h; the target is the job's pm_ask */
     /* What tables cannot say: checks, defaults, conversions. False with a refusal. */
     bool (*read)(pm_job *job, pm_refusal *refusal);
-    /* ---- with ask.stream only ---- */
+    /* ---- with ask.stream only, see `always` ---- */
     void (*begin)(pm_job *job);                              /* before the first piece of any answer */
     void (*piece)(pm_choice *choice, const pm_event *event); /* already added to the choice */
     void (*finish)(pm_choice *choice);                       /* the answer has ended */
@@ -105,9 +108,10 @@ struct pm_job {
     size_t n_prompts;
     pm_choice *choices; /* n_prompts * ask.n */
     size_t n_choices, n_ended;
-    pm_str line; /* of the stream, in the making */
-    bool begun;  /* the stream's first bytes are out */
-    bool failed; /* refused or broken: what still comes is dropped */
+    pm_str line;     /* of the stream, in the making */
+    size_t sequence; /* for the dialect: events of the stream so far */
+    bool begun;      /* the stream's first bytes are out */
+    bool failed;     /* refused or broken: what still comes is dropped */
 };
 
 /* Takes an exchange whose body asks for answers of the model (a handler, see worker.h). */
@@ -125,6 +129,9 @@ typedef struct pm_usage {
 } pm_usage;
 pm_usage pm_job_usage(const pm_job *job);
 
+/* Begins the job's stream, unless it has begun. */
+void pm_job_begin(pm_job *job);
+
 /* Writes to the job's stream: "data: JSON\n\n", after "event: NAME\n" when there is a name. Drops the reference. */
 void pm_job_send(pm_job *job, const char *event, json_t *value);
 
@@ -134,6 +141,12 @@ json_t *pm_body_read(pm_exchange *exchange, pm_refusal *refusal);
 /* A chat as the library takes it: JSON texts that pm_ask_chat_free frees. False with a refusal. */
 bool pm_ask_chat(const pm_ask *ask, pm_chat *out, pm_refusal *refusal);
 void pm_ask_chat_free(pm_chat *chat);
+
+/* Adds a variable of the chat template (taken over) where the request does not set it itself; false without memory. */
+bool pm_ask_variable(pm_job *job, const char *name, json_t *value);
+
+/* Adds those that ask.effort stands for. False with a refusal. */
+bool pm_ask_effort(pm_job *job, pm_refusal *refusal);
 
 /* Refuses a request for a model that is not here. */
 bool pm_ask_check_model(const pm_server *server, const char *model, pm_refusal *refusal);
@@ -151,6 +164,6 @@ json_t *pm_choice_take_logprobs(pm_choice *choice);
 /* The refusal that an error of the library stands for. */
 void pm_refuse_status(pm_refusal *refusal, int status, const pm_error *err);
 
-extern const pm_dialect pm_chat_dialect, pm_completions_dialect;
+extern const pm_dialect pm_chat_dialect, pm_completions_dialect, pm_responses_dialect, pm_messages_dialect;
 
 #endif

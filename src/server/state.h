@@ -84,6 +84,9 @@ void pm_work_tokenize(pm_exchange *exchange);
 void pm_work_detokenize(pm_exchange *exchange);
 void pm_work_template(pm_exchange *exchange);
 
+/* ---- messages_read.c ---- */
+void pm_work_count_tokens(pm_exchange *exchange);
+
 /* ---- openai.c: what OpenAI's protocols have in common ---- */
 json_t *pm_openai_error(const pm_refusal *refusal);
 

@@ -1,0 +1,176 @@
+#include "convert.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void pm_talk_add(pm_talk *talk, const char *role, json_t *content)
+{
+    json_t *message = json_pack("{s:s, s:o}", "role", role, "content", content);
+    talk->failed |= json_array_append_new(talk->messages, message) != 0;
+    talk->turn = strcmp(role, "assistant") == 0 && !talk->failed ? message : NULL;
+}
+
+static bool has_role(const json_t *message, const char *role)
+{
+    const char *own = json_string_value(json_object_get(message, "role"));
+    return own && strcmp(own, role) == 0;
+}
+
+/* A text after another one, both as they are but for what is between; NULL without memory. */
+static json_t *joined(const json_t *first, const char *separator, const char *text, size_t len)
+{
+    pm_str whole = {0};
+    pm_str_add(&whole, json_string_value(first), json_string_length(first));
+    if (whole.len && len)
+        pm_str_text(&whole, separator);
+    pm_str_add(&whole, text, len);
+    json_t *value = whole.failed ? NULL : json_stringn(whole.data ? whole.data : "", whole.len);
+    pm_str_free(&whole);
+    return value;
+}
+
+void pm_talk_system(pm_talk *talk, const char *text, size_t len)
+{
+    json_t *first = json_array_get(talk->messages, 0);
+    if (first && has_role(first, "system") && json_array_size(talk->messages) == 1)
+        talk->failed |=
+            json_object_set_new(first, "content", joined(json_object_get(first, "content"), "\n\n", text, len)) != 0;
+    else
+        pm_talk_add(talk, "system", json_stringn(text, len));
+}
+
+/* The assistant's turn, with an empty content when it has just begun; NULL without memory. */
+static json_t *turn_of(pm_talk *talk)
+{
+    if (!talk->turn && !talk->failed)
+        pm_talk_add(talk, "assistant", json_string(""));
+    return talk->turn;
+}
+
+static bool has_content(const json_t *turn)
+{
+    return json_string_length(json_object_get(turn, "content")) > 0 || json_object_get(turn, "tool_calls");
+}
+
+void pm_talk_reasoning(pm_talk *talk, json_t *text)
+{
+    if (talk->turn && has_content(talk->turn))
+        talk->turn = NULL;
+    json_t *turn = turn_of(talk);
+    json_t *before = json_object_get(turn, "reasoning_content");
+    if (before) {
+        json_t *both = joined(before, "\n", json_string_value(text), json_string_length(text));
+        json_decref(text);
+        text = both;
+    }
+    talk->failed |= json_object_set_new(turn, "reasoning_content", text) != 0;
+}
+
+void pm_talk_answer(pm_talk *talk, json_t *text)
+{
+    json_t *turn = turn_of(talk);
+    json_t *both = joined(json_object_get(turn, "content"), "\n", json_string_value(text), json_string_length(text));
+    json_decref(text);
+    talk->failed |= json_object_set_new(turn, "content", both) != 0;
+}
+
+void pm_talk_call(pm_talk *talk, const char *id, const char *name, json_t *arguments)
+{
+    json_t *turn = turn_of(talk), *calls = json_object_get(turn, "tool_calls");
+    if (!calls) {
+        calls = json_array();
+        talk->failed |= json_object_set_new(turn, "tool_calls", calls) != 0;
+    }
+    json_t *call = json_pack("{s:s, s:s, s:{s:s, s:o}}", "id", id, "type", "function", "function", "name", name,
+                             "arguments", arguments);
+    talk->failed |= talk->failed || json_array_append_new(calls, call) != 0;
+}
+
+void pm_talk_result(pm_talk *talk, const char *id, json_t *content)
+{
+    pm_talk_add(talk, "tool", content);
+    json_t *message = json_array_get(talk->messages, json_array_size(talk->messages) - 1);
+    talk->failed |= json_object_set_new(message, "tool_call_id", json_string(id)) != 0;
+}
+
+static bool is_text_part(const pm_parts *parts, const char *type)
+{
+    for (size_t i = 0; type && parts->types[i]; i++)
+        if (strcmp(type, parts->types[i]) == 0)
+            return true;
+    return false;
+}
+
+json_t *pm_parts_text(const pm_parts *parts, const json_t *content, const char *path, pm_refusal *refusal)
+{
+    size_t i;
+    const json_t *part;
+    pm_str text = {0};
+    if (json_is_string(content))
+        return json_stringn(json_string_value(content), json_string_length(content));
+    if (!json_is_array(content)) {
+        pm_refuse(refusal, 400, "invalid_type", path, "'%s' must be a text or a list of parts", path);
+        return NULL;
+    }
+    json_array_foreach((json_t *)content, i, part)
+    {
+        const char *type = json_string_value(json_object_get(part, "type"));
+        const json_t *words = json_object_get(part, "text");
+        if (!is_text_part(parts, type) || !json_is_string(words)) {
+            pm_refuse(refusal, 400, "unsupported_value", path, "'%s[%zu]' of type '%.64s' %s", path, i,
+                      type ? type : "", is_text_part(parts, type) ? "has no text" : "is not supported: only text is");
+            pm_str_free(&text);
+            return NULL;
+        }
+        if (text.len)
+            pm_str_text(&text, parts->separator);
+        pm_str_add(&text, json_string_value(words), json_string_length(words));
+    }
+    json_t *value = text.failed ? NULL : json_stringn(text.data ? text.data : "", text.len);
+    pm_str_free(&text);
+    if (!value)
+        pm_refuse(refusal, 500, NULL, NULL, "out of memory");
+    return value;
+}
+
+/* A function as a chat has it; NULL without memory. */
+static json_t *convert_tool(const json_t *tool, const char *schema)
+{
+    json_t *function = json_object();
+    const char *const members[][2] = {
+        {"name", "name"}, {"description", "description"}, {"parameters", schema}, {"strict", "strict"}};
+    bool fine = function != NULL;
+    for (size_t i = 0; i < sizeof(members) / sizeof(*members); i++) {
+        json_t *value = json_object_get(tool, members[i][1]);
+        if (fine && value && !json_is_null(value))
+            fine = json_object_set(function, members[i][0], value) == 0;
+    }
+    if (fine)
+        return json_pack("{s:s, s:o}", "type", "function", "function", function);
+    json_decref(function);
+    return NULL;
+}
+
+json_t *pm_convert_tools(const json_t *tools, const char *type, const char *schema, pm_refusal *refusal)
+{
+    json_t *list = json_array();
+    size_t i;
+    const json_t *tool;
+    json_array_foreach((json_t *)tools, i, tool)
+    {
+        const char *name = json_string_value(json_object_get(tool, "name"));
+        const char *own = json_string_value(json_object_get(tool, "type"));
+        bool known = !own || strcmp(own, type) == 0;
+        if (!known)
+            pm_refuse(refusal, 400, "unsupported_value", "tools", "'tools[%zu].type' must be \"%s\"", i, type);
+        else if (!name)
+            pm_refuse(refusal, 400, "invalid_type", "tools", "'tools[%zu]' has no name", i);
+        else if (json_array_append_new(list, convert_tool(tool, schema)) == 0)
+            continue;
+        else
+            pm_refuse(refusal, 500, NULL, NULL, "out of memory");
+        json_decref(list);
+        return NULL;
+    }
+    return list;
+}
