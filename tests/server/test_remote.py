@@ -205,7 +205,7 @@ def test_what_the_server_refuses_is_told(polymath, server):
 
 # ---- servers that misbehave ----
 
-MODELS = b'HTTP/1.1 200 OK\r\nContent-Length: 23\r\n\r\n{"data": [{"id": "m"}]}'
+MODELS = b'HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 23\r\n\r\n{"data": [{"id": "m"}]}'
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
 
 
