@@ -110,7 +110,7 @@ static void relax(void)
 #endif
 }
 
-/* The next piece of a share: a quarter of what is left, and at least `grain`. False when nothing is. */
+/* The next piece of a share: half of what is left, and at least `grain`. False when nothing is. */
 static bool take(struct share *share, int64_t grain, int64_t *first, int64_t *last)
 {
     int64_t next = atomic_load_explicit(&share->next, memory_order_relaxed), n, left;
@@ -118,7 +118,7 @@ static bool take(struct share *share, int64_t grain, int64_t *first, int64_t *la
         left = share->end - next;
         if (left <= 0)
             return false;
-        n = left / (4 * grain) * grain;
+        n = left / (2 * grain) * grain;
         n = n > 0 ? n : left < grain ? left : grain;
     } while (!atomic_compare_exchange_weak_explicit(&share->next, &next, next + n, memory_order_relaxed,
                                                     memory_order_relaxed));

@@ -371,8 +371,8 @@ static void quantised_inputs(void **state)
             const pm_matrix_kernels *kernels = ((pm_cpu *)backend)->matrix;
             static float x[MAX_IN], scale[2][256], sum[2][256];
             static int16_t q[2][MAX_IN];
-            static int32_t total[2][256];
-            const pm_quantised a = {q[0], scale[0], sum[0], total[0]}, b = {q[1], scale[1], sum[1], total[1]};
+            static int32_t excess[2][256];
+            const pm_quantised a = {q[0], scale[0], sum[0], excess[0]}, b = {q[1], scale[1], sum[1], excess[1]};
             int group = 16 << trial % 4, n = group * (1 + (int)(random_u32(&r) % 9)), added = 0;
             pm_layout layout = (pm_layout)(random_u32(&r) % PM_LAYOUTS);
             if (!uses_layout(&kernels->quantised[precision], layout))
@@ -384,7 +384,7 @@ static void quantised_inputs(void **state)
             kernels->quantise(x, n, group, layout, precision, &b);
             assert_same("scale", scale[0], scale[1], (size_t)(n / group));
             assert_same("sum", sum[0], sum[1], (size_t)(n / group));
-            assert_memory_equal(total[0], total[1], (size_t)(n / group) * sizeof(int32_t));
+            assert_memory_equal(excess[0], excess[1], (size_t)(n / group) * sizeof(int32_t));
             for (int k = 0; k < n; k++) {
                 float s = scale[0][k / group];
                 int v = integer_of(&a, layout, precision, k, n);
@@ -392,7 +392,7 @@ static void quantised_inputs(void **state)
                 assert_in_range(abs(v), 0, (uintmax_t)pm_q_max(precision));
                 added = k % group ? added + v : v;
                 if (k % group == group - 1)
-                    assert_int_equal(added, total[0][k / group]);
+                    assert_int_equal(PM_E2M1_ZERO * added, excess[0][k / group]);
                 if (s == s && !(fabs((double)x[k] - (double)s * v) <= 0.505 * (double)s + 0x1p-96))
                     fail_msg("x[%d] = %a became %d times %a", k, (double)x[k], v, (double)s);
             }

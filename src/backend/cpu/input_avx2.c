@@ -81,7 +81,7 @@ INLINE void to_bytes(const int16_t *from, bool planes, int8_t *to)
 
 /* One group in natural order; integers are at most `limit`. */
 INLINE void quantise_group(const float *x, int group, float limit, int16_t *q, float *scale, float *sum,
-                           int32_t *integers)
+                           int32_t *excess)
 {
     const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
     __m256i most = _mm256_setzero_si256(), total = most;
@@ -91,7 +91,7 @@ INLINE void quantise_group(const float *x, int group, float limit, int16_t *q, f
     if (largest >= 0x7f800000 || largest < pm_bits(PM_Q_FLOOR)) {
         memset(q, 0, (size_t)group * sizeof(*q));
         *scale = *sum = largest >= 0x7f800000 ? NAN : 0;
-        *integers = 0;
+        *excess = 0;
         return;
     }
     __m256 inv = _mm256_set1_ps(limit / pm_from_bits(largest));
@@ -103,8 +103,9 @@ INLINE void quantise_group(const float *x, int group, float limit, int16_t *q, f
         _mm256_storeu_si256((__m256i *)(q + k), both);
     }
     *scale = pm_from_bits(largest) / limit;
-    *integers = _mm_cvtsi128_si32(fold(total, false));
-    *sum = *scale * (float)*integers;
+    const int32_t integers = _mm_cvtsi128_si32(fold(total, false));
+    *sum = *scale * (float)integers;
+    *excess = PM_E2M1_ZERO * integers;
 }
 
 void pm_quantise_avx2(const float *x, int n, int group, pm_layout layout, pm_precision precision,
@@ -118,7 +119,7 @@ void pm_quantise_avx2(const float *x, int n, int group, pm_layout layout, pm_pre
         int16_t natural[STEP] = {0}, *place = layout == PM_LAYOUT_NATURAL ? q + first : natural;
         int count = n - first < STEP ? n - first : STEP, k = 0;
         for (int i = 0; i < count; i += group, g++)
-            quantise_group(x + first + i, group, limit, place + i, &to->scale[g], &to->sum[g], &to->total[g]);
+            quantise_group(x + first + i, group, limit, place + i, &to->scale[g], &to->sum[g], &to->excess[g]);
         if (layout >= PM_LAYOUT_BYTES) {
             to_bytes(natural, layout == PM_LAYOUT_BYTES2, (int8_t *)q + first);
             continue;

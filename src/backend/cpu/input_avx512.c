@@ -70,7 +70,7 @@ void pm_quantise_avx512(const float *x, int n, int group, pm_layout layout, pm_p
             if (two)
                 memset(low + first, 0, (size_t)group);
             to->scale[g] = to->sum[g] = finite ? 0 : NAN;
-            to->total[g] = 0;
+            to->excess[g] = 0;
             continue;
         }
         __m512 inv = _mm512_set1_ps(limit / pm_from_bits(largest));
@@ -83,8 +83,9 @@ void pm_quantise_avx512(const float *x, int n, int group, pm_layout layout, pm_p
             total = _mm512_add_epi32(total, v);
         }
         to->scale[g] = pm_from_bits(largest) / limit;
-        to->total[g] = _mm512_reduce_add_epi32(total);
-        to->sum[g] = to->scale[g] * (float)to->total[g];
+        const int32_t integers = _mm512_reduce_add_epi32(total);
+        to->sum[g] = to->scale[g] * (float)integers;
+        to->excess[g] = PM_E2M1_ZERO * integers;
     }
     to_planes(high, padded, layout);
     if (two)

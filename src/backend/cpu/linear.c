@@ -90,7 +90,7 @@ bool pm_input_prepare(pm_cpu *cpu, pm_input *input, const pm_norm *norm, unsigne
             return false;
         input->x = job.normed;
     }
-    /* Per kind: q, then scale, sum and total, each part on a multiple of 64 bytes. */
+    /* Per kind: q, then scale, sum and excess, each part on a multiple of 64 bytes. */
     size_t q_bytes = rows * pm_padded(in) * sizeof(int16_t);
     for (int kind = 0; kind < PM_GROUPS * PM_LAYOUTS; kind++)
         if (need & 1u << kind)

@@ -28,6 +28,9 @@ enum { PM_GROUPS = 4 /* widths of a weight group: 16, 32, 64, 128 */, PM_MAX_GRO
 
 enum { PM_PRECISIONS = 2 };
 
+/* What makes the integers of e2m1 unsigned, where a kernel needs that; pm_quantised.excess is then taken away again. */
+enum { PM_E2M1_ZERO = 12 };
+
 #define PM_Q_FLOOR 0x1p-96f /* below this a group of x counts as zero */
 
 /* The largest integer that x becomes. */
@@ -69,14 +72,14 @@ typedef struct pm_quantised {
     int16_t *q;         /* [rows, pm_padded(in)], whatever the precision; in layouts of bytes the padding of the last
                            block is zero */
     float *scale, *sum; /* [rows, in / group] */
-    int32_t *total;     /* [rows, in / group]: sum of the integers */
+    int32_t *excess;    /* [rows, in / group]: PM_E2M1_ZERO times the sum of the integers */
 } pm_quantised;
 
 /* From row `row` on. */
 static inline pm_quantised pm_quantised_rows(const pm_quantised *from, size_t row, size_t in, size_t groups)
 {
     size_t g = row * groups;
-    return (pm_quantised){from->q + row * pm_padded(in), from->scale + g, from->sum + g, from->total + g};
+    return (pm_quantised){from->q + row * pm_padded(in), from->scale + g, from->sum + g, from->excess + g};
 }
 
 /* What a kernel multiplies with: n columns. Column i is row index[i] (NULL: row i) of x. */

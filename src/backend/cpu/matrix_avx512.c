@@ -3,7 +3,7 @@
  * Weights become bytes in blocks of planes of 64 (pm_layout), such that a quarter of each plane holds the same 32
  * elements of a row (64 where there are 4 planes). A 16-bit integer of x is 256 * high + low, two signed bytes, so 64
  * products take two passes of vpdpbusd, which adds exactly in 32 bits: 128 * 255 * 127 * 256 < 2^31; one of 8 bits
- * takes one pass. The integers of e2m1 have 12 added to be unsigned, and 12 times the sum of x is taken away.
+ * takes one pass. The integers of e2m1 have PM_E2M1_ZERO added to be unsigned.
  *
  * One column: four stretches of rows are streamed side by side; the sums of four groups of each are reduced together
  * and added to a vector of all their running sums. More columns: the bytes of 16 rows are laid out with a row a lane,
@@ -20,14 +20,14 @@
 #define NOINLINE static __attribute__((noinline))
 
 enum {
-    STREAMS = 4,   /* rows streamed side by side */
-    AHEAD = 4096,  /* bytes that streaming prefetches ahead, at least */
-    MANY = 65536,  /* bytes of rows that are worth several streams */
-    ROWS = 16,     /* of a panel */
-    DEPTH = 512,   /* elements of a row in a panel: four groups or more */
-    COLUMNS = 64,  /* that share the panels of 16 rows */
-    TILE = 8,      /* most columns in registers */
-    E2M1_ZERO = 12 /* what is added to the integers of e2m1 */
+    STREAMS = 4,       /* rows streamed side by side */
+    AHEAD = 4096,      /* bytes that streaming prefetches ahead, at least */
+    MANY = 65536,      /* bytes of rows that are worth several streams */
+    ROWS = 16,         /* of a panel */
+    DEPTH = 512,       /* elements of a row in a panel: four groups or more */
+    COLUMNS = 64,      /* that share the panels of 16 rows */
+    TILE = 8,          /* most columns in registers */
+    PLAIN_SCALES = 253 /* codes of e8m0, less 2, that are not */
 };
 
 /* ---- unpacking ---- */
@@ -188,8 +188,9 @@ INLINE __m512 load_fours(const void *scales, pm_scale_type type, size_t i, size_
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
 }
 
-/* The same of weight scales. */
-INLINE __m512 load_weight_fours(const pm_weight *w, bool e2m1, size_t i, size_t step, int n)
+/* The same of weight scales. With `worst` (for MXFP4) they are decoded as if none were denormal or NaN, and a byte of
+ * *worst becomes PLAIN_SCALES or more when one is. */
+INLINE __m512 load_weight_fours(const pm_weight *w, bool e2m1, size_t i, size_t step, int n, __m128i *worst)
 {
     if (!e2m1)
         return load_fours(w->scales, w->scale_type, i, step, n);
@@ -199,7 +200,11 @@ INLINE __m512 load_weight_fours(const pm_weight *w, bool e2m1, size_t i, size_t 
     for (size_t r = 0; r < 4; r++)
         v[r] = n >= 4 ? _mm_loadu_si32(p + r * step) : _mm_maskz_loadu_epi8(lanes, p + r * step);
     __m128i codes = _mm_unpacklo_epi64(_mm_unpacklo_epi32(v[0], v[1]), _mm_unpacklo_epi32(v[2], v[3]));
-    return decode_scales(w, codes, (__mmask16)((lanes & 15) * 0x1111));
+    if (!worst || n < 4)
+        return decode_scales(w, codes, (__mmask16)((lanes & 15) * 0x1111));
+    *worst = _mm_max_epu8(*worst, _mm_sub_epi8(codes, _mm_set1_epi8(2)));
+    codes = _mm_sub_epi8(codes, _mm_set1_epi8(1)); /* half of it */
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu8_epi32(codes), 23));
 }
 
 /* ---- four rows times one column ---- */
@@ -215,14 +220,14 @@ typedef struct shape {
 typedef struct column {
     const int8_t *high, *low;
     const float *scale, *sum;
-    const int32_t *total;
+    const int32_t *excess;
 } column;
 
 static column column_at(const pm_columns *columns, int i, size_t in, size_t groups)
 {
     size_t row = (size_t)(columns->index ? columns->index[i] : i);
     pm_quantised x = pm_quantised_rows(&columns->quantised, row, in, groups);
-    return (column){(const int8_t *)x.q, (const int8_t *)x.q + pm_padded(in), x.scale, x.sum, x.total};
+    return (column){(const int8_t *)x.q, (const int8_t *)x.q + pm_padded(in), x.scale, x.sum, x.excess};
 }
 
 /* Of four vectors the sums of each 128 bits, in the lanes of those. A blend and a shuffle are cheaper than two
@@ -322,19 +327,18 @@ INLINE void dot_unit(shape s, const uint8_t *w, size_t stride, const int8_t *x_h
 }
 
 /* Adds groups g to g + n (up to 4) of four rows to their running sums, those without a group staying as they are, sign
- * of zero included. The rows' scales are `step` apart, the first row's from the at-th on. */
+ * of zero included. The rows' scales are `step` apart, the first row's from the at-th on; `worst` as above. */
 INLINE __m512 add_fours(const pm_weight *w, bool e2m1, size_t at, size_t step, size_t g, int n, __m512i total,
-                        const column *x, __m512 acc)
+                        const column *x, __m128i *worst, __m512 acc)
 {
     if (n <= 0)
         return acc;
     const __mmask8 four = (__mmask8)(first_lanes(n) & 15);
     const __mmask16 lanes = (__mmask16)(four * 0x1111);
     if (e2m1) {
-        __m512i sums = _mm512_broadcast_i32x4(_mm_maskz_loadu_epi32(four, x->total + g));
-        total = _mm512_sub_epi32(total, _mm512_mullo_epi32(sums, _mm512_set1_epi32(E2M1_ZERO)));
+        total = _mm512_sub_epi32(total, _mm512_broadcast_i32x4(_mm_maskz_loadu_epi32(four, x->excess + g)));
     }
-    const __m512 scale = load_weight_fours(w, e2m1, at + g, step, n);
+    const __m512 scale = load_weight_fours(w, e2m1, at + g, step, n, worst);
     const __m512 factor = _mm512_mul_ps(scale, _mm512_broadcast_f32x4(_mm_maskz_loadu_ps(four, x->scale + g)));
     acc = _mm512_mask3_fmadd_ps(_mm512_cvtepi32_ps(total), factor, acc, lanes);
     if (e2m1)
@@ -346,9 +350,10 @@ INLINE __m512 add_fours(const pm_weight *w, bool e2m1, size_t at, size_t step, s
 
 /* Row `row` and STREAMS - 1 more, each `apart` rows behind the one before (0: all are the same row), times a column.
  * What lies `ahead` bytes behind the weights is fetched, into the second cache, since the first is small and holds x.
- */
-INLINE void stream_rows(const pm_weight *w, shape s, size_t row, size_t apart, size_t ahead, const column *x, float *y,
-                        const float *add)
+ * With `plain` scales, those of MXFP4 are taken to be neither denormal nor NaN; false when they are, and nothing is
+ * written then. */
+INLINE bool stream_rows(const pm_weight *w, shape s, bool plain, size_t row, size_t apart, size_t ahead,
+                        const column *x, float *y, const float *add)
 {
     const int unit = unit_of(s), unit_bytes = unit * s.group * s.bits / 8;
     const size_t groups = (size_t)(w->in / s.group), row_bytes = groups * (size_t)s.group * (size_t)s.bits / 8;
@@ -356,6 +361,7 @@ INLINE void stream_rows(const pm_weight *w, shape s, size_t row, size_t apart, s
     const uint8_t *data = (const uint8_t *)w->data + row * row_bytes;
     __m512 acc = _mm512_setzero_ps();
     __m512i sums[2];
+    __m128i worst = _mm_setzero_si128(), *scales = plain ? &worst : NULL;
     size_t g = 0;
     for (; g + (size_t)unit <= groups; g += (size_t)unit) {
         const size_t k = g * (size_t)s.group;
@@ -365,21 +371,46 @@ INLINE void stream_rows(const pm_weight *w, shape s, size_t row, size_t apart, s
                 _mm_prefetch((const char *)row_at(p + ahead, r, stride) + i, _MM_HINT_T1);
         dot_unit(s, p, stride, x->high + k, x->low + k, unit * s.group, sums);
         for (int i = 0; i < unit; i += 4)
-            acc = add_fours(w, s.e2m1, at, step, g + (size_t)i, 4, sums[i / 4], x, acc);
+            acc = add_fours(w, s.e2m1, at, step, g + (size_t)i, 4, sums[i / 4], x, scales, acc);
     }
     if (g < groups) {
         const size_t k = g * (size_t)s.group;
         const int left = (int)(groups - g);
         dot_unit(s, data + k * (size_t)s.bits / 8, stride, x->high + k, x->low + k, left * s.group, sums);
         for (int i = 0; i < unit; i += 4)
-            acc = add_fours(w, s.e2m1, at, step, g + (size_t)i, left - i < 4 ? left - i : 4, sums[i / 4], x, acc);
+            acc =
+                add_fours(w, s.e2m1, at, step, g + (size_t)i, left - i < 4 ? left - i : 4, sums[i / 4], x, scales, acc);
     }
+    if (plain && _mm_movemask_epi8(_mm_cmpeq_epi8(_mm_max_epu8(worst, _mm_set1_epi8((char)PLAIN_SCALES)), worst)))
+        return false;
     acc = _mm512_add_ps(acc, _mm512_shuffle_ps(acc, acc, _MM_SHUFFLE(1, 0, 3, 2)));
     acc = _mm512_add_ps(acc, _mm512_shuffle_ps(acc, acc, _MM_SHUFFLE(2, 3, 0, 1)));
     float value[STREAMS];
     _mm_storeu_ps(value, _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, acc)));
     for (size_t r = 0; r < (apart ? STREAMS : 1); r++, row += apart)
         y[row] = add ? value[r] + add[row] : value[r];
+    return true;
+}
+
+NOINLINE void stream_rows_mxfp4_2(const pm_weight *w, size_t row, size_t apart, const column *x, float *y,
+                                  const float *add)
+{
+    stream_rows(w, (shape){4, 32, true, 2}, false, row, apart, 0, x, y, add);
+}
+
+NOINLINE void stream_rows_mxfp4_1(const pm_weight *w, size_t row, size_t apart, const column *x, float *y,
+                                  const float *add)
+{
+    stream_rows(w, (shape){4, 32, true, 1}, false, row, apart, 0, x, y, add);
+}
+
+/* stream_rows, first as if scales were plain where that is worth while. */
+INLINE void stream_tile(const pm_weight *w, shape s, size_t row, size_t apart, size_t ahead, const column *x, float *y,
+                        const float *add)
+{
+    const bool mxfp4 = s.e2m1 && s.group == 32;
+    if (!stream_rows(w, s, mxfp4, row, apart, ahead, x, y, add))
+        (s.passes == 1 ? stream_rows_mxfp4_1 : stream_rows_mxfp4_2)(w, row, apart, x, y, add);
 }
 
 /* Fetches `bytes` bytes from p on. */
@@ -418,10 +449,10 @@ INLINE void stream(const pm_weight *w, shape s, int first, int last, const pm_co
     for (size_t tile = 0; tile < tiles; tile++, row += step) {
         for (size_t r = 0; r < STREAMS; r++)
             fetch_scales(w, s.e2m1, groups, row + r * apart + ahead, 1);
-        stream_rows(w, s, row, apart, ahead * bytes, &x, y, add);
+        stream_tile(w, s, row, apart, ahead * bytes, &x, y, add);
     }
     for (row = (size_t)first + STREAMS * tiles; row < (size_t)last; row++)
-        stream_rows(w, s, row, 0, 0, &x, y, add);
+        stream_tile(w, s, row, 0, 0, &x, y, add);
 }
 
 /* ---- 16 rows times many columns ---- */
@@ -539,7 +570,7 @@ INLINE void add_panel(const panel *p, int planes, int group, bool e2m1, int pass
         const size_t first = k + j * (size_t)group, start = first / block * block;
         const size_t place = start + (first - start) / (size_t)planes;
         for (int c = 0; c < n; c++) {
-            lower[c] = e2m1 ? _mm512_set1_epi32(-E2M1_ZERO * columns[c].total[g + j]) : _mm512_setzero_si512();
+            lower[c] = e2m1 ? _mm512_set1_epi32(-columns[c].excess[g + j]) : _mm512_setzero_si512();
             upper[c] = passes == 1 ? lower[c] : _mm512_setzero_si512();
         }
         for (int plane = 0; plane < planes; plane++) {

@@ -14,6 +14,8 @@
 
 enum {
     ROWS = 4,     /* streamed side by side */
+    AHEAD = 4096, /* bytes that streaming prefetches ahead */
+    MANY = 65536, /* bytes of rows that are worth several stretches */
     PANEL = 8,    /* rows of a panel */
     PANELS = 4,   /* that meet a piece of the columns in turn */
     DEPTH = 512,  /* elements of a row in a panel */
@@ -77,22 +79,23 @@ INLINE __m512 load_factor(const pm_weight *w, pm_format format, size_t row, size
 
 /* ---- one column ---- */
 
-/* Row `row` and the following of w times a column; rows is a constant. Memory is waited for, and so the next rows are
- * fetched meanwhile; into the second cache, since the first holds x. */
-INLINE void stream_rows(const pm_weight *w, pm_format format, size_t row, int rows, const float *x, float *y,
-                        const float *add)
+/* `rows` rows of w, a constant, the first of them `row`, each `apart` behind the one before, times a column. Memory is
+ * waited for, and so what lies `ahead` bytes behind is fetched meanwhile; into the second cache, since the first holds
+ * x. */
+INLINE void stream_rows(const pm_weight *w, pm_format format, size_t row, size_t apart, size_t ahead, int rows,
+                        const float *x, float *y, const float *add)
 {
     const size_t size = element_size(format), step = format == PM_FORMAT_MXFP8 ? 32 : 64 / size;
-    size_t in = (size_t)w->in, stride = in * size, ahead = (size_t)rows * stride;
+    const size_t in = (size_t)w->in, stride = apart * in * size;
     size_t width = format == PM_FORMAT_MXFP8 ? 32 : format == PM_FORMAT_FP8 ? (size_t)w->block[1] : in;
-    const char *data = (const char *)w->data + row * stride;
+    const char *data = (const char *)w->data + row * in * size;
     __m512 acc[ROWS], factor[ROWS];
     for (int r = 0; r < rows; r++)
         acc[r] = _mm512_setzero_ps();
     for (size_t first = 0; first < in; first += width) { /* of one scale */
         size_t end = in - first < width ? in : first + width, k = first;
         for (int r = 0; r < rows; r++)
-            factor[r] = load_factor(w, format, row + (size_t)r, first);
+            factor[r] = load_factor(w, format, row + (size_t)r * apart, first);
         for (; k + step <= end; k += step)
             for (int r = 0; r < rows; r++) {
                 const char *p = data + (size_t)r * stride;
@@ -108,9 +111,9 @@ INLINE void stream_rows(const pm_weight *w, pm_format format, size_t row, int ro
                                                _mm512_maskz_loadu_ps(mask, x + k), acc[r], mask);
         }
     }
-    for (int r = 0; r < rows; r++) {
+    for (int r = 0; r < rows; r++, row += apart) {
         float sum = pm_reduce16_avx2(_mm512_castps512_ps256(acc[r]), _mm512_extractf32x8_ps(acc[r], 1));
-        y[row + (size_t)r] = add ? sum + add[row + (size_t)r] : sum;
+        y[row] = add ? sum + add[row] : sum;
     }
 }
 
@@ -142,11 +145,11 @@ INLINE void to_halves(const char *p, __m512i *worst, halves *out)
 }
 
 /* load_factor for the 16 pieces of 32 weights from k on, or those that there are, of a row whose scales are these. */
-INLINE __m512 load_factors(pm_format format, size_t in, const char *scales, size_t k)
+INLINE __m512 load_factors(pm_format format, size_t in, const char *scales, size_t k, size_t ahead)
 {
     if (format == PM_FORMAT_MXFP8) {
         const __mmask16 mask = lanes((in - k) / 32);
-        _mm_prefetch(scales + k / 32 + ROWS * in / 32, _MM_HINT_T1);
+        _mm_prefetch(scales + k / 32 + ahead, _MM_HINT_T1);
         __m512i bits = _mm512_slli_epi32(_mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(mask, scales + k / 32)), 23);
         bits = _mm512_mask_mov_epi32(_mm512_max_epu32(bits, _mm512_set1_epi32(0x00400000)),
                                      _mm512_cmpeq_epi32_mask(bits, _mm512_set1_epi32(0x7f800000)),
@@ -165,16 +168,16 @@ INLINE __m512 add_half(const halves *h, int i, float factor, __m512 x, __m512 ac
 }
 
 /* stream_rows of MXFP8, or of FP8 in blocks 128 wide. */
-INLINE void stream_codes(const pm_weight *w, pm_format format, size_t row, int rows, const float *x, float *y,
-                         const float *add)
+INLINE void stream_codes(const pm_weight *w, pm_format format, size_t row, size_t apart, size_t ahead, int rows,
+                         const float *x, float *y, const float *add)
 {
-    const size_t in = (size_t)w->in, ahead = (size_t)rows * in;
+    const size_t in = (size_t)w->in, stride = apart * in;
     const char *data = (const char *)w->data + row * in;
     __m512 acc[ROWS], factors[ROWS];
     __m512i worst[ROWS];
     const char *scales[ROWS];
     for (int r = 0; r < rows; r++) {
-        const size_t at = row + (size_t)r, block = (size_t)w->block[0];
+        const size_t at = row + (size_t)r * apart, block = (size_t)w->block[0];
         scales[r] = (const char *)w->scales + (format == PM_FORMAT_MXFP8 ? at * (in / 32)
                                                                          : (at + (size_t)w->block_first) / block *
                                                                                ((in + 127) / 128) * sizeof(float));
@@ -185,12 +188,12 @@ INLINE void stream_codes(const pm_weight *w, pm_format format, size_t row, int r
         const size_t end = in - first < SPAN ? in : first + SPAN;
         size_t k = first;
         for (int r = 0; r < rows; r++)
-            factors[r] = load_factors(format, in, scales[r], first);
+            factors[r] = load_factors(format, in, scales[r], first, ahead / 32);
         for (; k + 64 <= end; k += 64) {
             const __m512 x0 = _mm512_loadu_ps(x + k), x1 = _mm512_loadu_ps(x + k + 16);
             const __m512 x2 = _mm512_loadu_ps(x + k + 32), x3 = _mm512_loadu_ps(x + k + 48);
             for (int r = 0; r < rows; r++) {
-                const char *p = data + (size_t)r * in + k;
+                const char *p = data + (size_t)r * stride + k;
                 const float *factor = (const float *)&factors[r] + (k - first) / 32;
                 halves h;
                 _mm_prefetch(p + ahead, _MM_HINT_T1);
@@ -205,36 +208,50 @@ INLINE void stream_codes(const pm_weight *w, pm_format format, size_t row, int r
             const __mmask16 mask = lanes(end - k);
             for (int r = 0; r < rows; r++) {
                 const __m512 factor = _mm512_set1_ps(((const float *)&factors[r])[(k - first) / 32]);
-                acc[r] = _mm512_mask3_fmadd_ps(load_weights(data + (size_t)r * in, format, k, mask, factor),
+                acc[r] = _mm512_mask3_fmadd_ps(load_weights(data + (size_t)r * stride, format, k, mask, factor),
                                                _mm512_maskz_loadu_ps(mask, x + k), acc[r], mask);
             }
         }
     }
-    for (int r = 0; r < rows; r++) {
+    for (int r = 0; r < rows; r++, row += apart) {
         float sum = pm_reduce16_avx2(_mm512_castps512_ps256(acc[r]), _mm512_extractf32x8_ps(acc[r], 1));
         if (_mm512_cmpeq_epi8_mask(worst[r], _mm512_set1_epi8((char)0xfe)))
             sum = NAN;
-        y[row + (size_t)r] = add ? sum + add[row + (size_t)r] : sum;
+        y[row] = add ? sum + add[row] : sum;
     }
 }
 
-INLINE void stream_tile(const pm_weight *w, pm_format format, size_t row, int rows, const float *x, float *y,
-                        const float *add)
+INLINE void stream_tile(const pm_weight *w, pm_format format, size_t row, size_t apart, size_t ahead, int rows,
+                        const float *x, float *y, const float *add)
 {
     if (format == PM_FORMAT_MXFP8 || (format == PM_FORMAT_FP8 && w->block[1] == 128))
-        stream_codes(w, format, row, rows, x, y, add);
+        stream_codes(w, format, row, apart, ahead, rows, x, y, add);
     else
-        stream_rows(w, format, row, rows, x, y, add);
+        stream_rows(w, format, row, apart, ahead, rows, x, y, add);
 }
 
+/* Fetches `bytes` bytes from p on. */
+INLINE void fetch(const char *p, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i += 64)
+        _mm_prefetch(p + i, _MM_HINT_T1);
+}
+
+/* Rows [first, last) times a column. When they are many, ROWS stretches of them are read side by side: those lie so far
+ * apart that the processor's own prefetcher, which follows one stream a page, brings them from memory too. */
 INLINE void stream(const pm_weight *w, pm_format format, int first, int last, const float *x, float *y,
                    const float *add)
 {
-    int row = first;
-    for (; row + ROWS <= last; row += ROWS)
-        stream_tile(w, format, (size_t)row, ROWS, x, y, add);
-    for (; row < last; row++)
-        stream_tile(w, format, (size_t)row, 1, x, y, add);
+    const size_t bytes = (size_t)w->in * element_size(format), tiles = (size_t)(last - first) / ROWS;
+    const bool many = ROWS * tiles * bytes >= MANY;
+    const size_t apart = many ? tiles : 1, step = many ? 1 : ROWS, ahead = many ? AHEAD : ROWS * bytes;
+    size_t row = (size_t)first;
+    for (size_t r = 0; many && r < ROWS; r++)
+        fetch((const char *)w->data + (row + r * apart) * bytes, AHEAD);
+    for (size_t tile = 0; tile < tiles; tile++, row += step)
+        stream_tile(w, format, row, apart, ahead, ROWS, x, y, add);
+    for (row = (size_t)first + ROWS * tiles; row < (size_t)last; row++)
+        stream_tile(w, format, row, 1, 0, 1, x, y, add);
 }
 
 /* ---- many columns ---- */

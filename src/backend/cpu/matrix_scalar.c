@@ -233,7 +233,7 @@ static void quantise(const float *x, int n, int group, pm_layout layout, pm_prec
         }
         to->scale[g] = !finite ? NAN : zero ? 0 : pm_from_bits(largest) / most;
         to->sum[g] = to->scale[g] * (float)total;
-        to->total[g] = total;
+        to->excess[g] = PM_E2M1_ZERO * total;
     }
 }
 

@@ -17,7 +17,6 @@ enum {
     DEPTH = 512,  /* elements of a row in a panel: four groups or more */
     COLUMNS = 64, /* that share the panels of 8 rows */
     TILE = 8,     /* most columns in registers */
-    E2M1_ZERO = 12
 };
 
 /* What meets: 16-bit words; bytes; or bytes in planes (PM_LAYOUT_BYTES2), those of even elements and of odd ones. */
@@ -209,7 +208,7 @@ INLINE void transpose(__m256i v[8])
 /* 16 and 16 words as bytes, unsigned. */
 INLINE __m256i to_bytes(shape s, __m256i a, __m256i b)
 {
-    const __m256i zero = _mm256_set1_epi8(s.e2m1 ? E2M1_ZERO : 0);
+    const __m256i zero = _mm256_set1_epi8(s.e2m1 ? PM_E2M1_ZERO : 0);
     return _mm256_add_epi8(_mm256_permute4x64_epi64(_mm256_packs_epi16(a, b), _MM_SHUFFLE(3, 1, 2, 0)), zero);
 }
 
@@ -277,8 +276,7 @@ INLINE void add_panel(const panel *p, products how, int group, bool biased, size
     for (size_t j = 0, k = g * (size_t)group; j < groups; j++) {
         __m256i isum[TILE];
         for (int c = 0; c < n; c++)
-            isum[c] =
-                bytes && !biased ? _mm256_set1_epi32(-E2M1_ZERO * columns[c].total[g + j]) : _mm256_setzero_si256();
+            isum[c] = bytes && !biased ? _mm256_set1_epi32(-columns[c].excess[g + j]) : _mm256_setzero_si256();
         for (const __m256i *end = w + group / (bytes ? 4 : 2); w < end; w += 2, k += bytes ? 8 : 4) {
             const size_t at = how == PLANES ? plane_at(k) : bytes ? k : 2 * k, next = how == PLANES ? 64 : 4;
             for (int c = 0; c < n; c++) {
