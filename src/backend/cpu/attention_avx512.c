@@ -17,6 +17,45 @@ static inline float reduce(__m512 p)
     return pm_reduce16_avx2(_mm512_castps512_ps256(p), _mm512_extractf32x8_ps(p, 1));
 }
 
+static inline __m512 exp16(__m512 x)
+{
+    /* min and max return their second operand when one is NaN, which keeps NaN. */
+    x = _mm512_min_ps(_mm512_set1_ps(PM_EXP_MAX), _mm512_max_ps(_mm512_set1_ps(PM_EXP_MIN), x));
+    const __m512 round = _mm512_set1_ps(PM_ROUND_F32), one = _mm512_set1_ps(1.0f);
+    __m512 n = _mm512_sub_ps(_mm512_fmadd_ps(x, _mm512_set1_ps(PM_LOG2E), round), round);
+    __m512 r = _mm512_fmadd_ps(n, _mm512_set1_ps(-PM_LN2_HIGH), x);
+    r = _mm512_fmadd_ps(n, _mm512_set1_ps(-PM_LN2_LOW), r);
+    __m512 p = _mm512_fmadd_ps(_mm512_set1_ps(PM_EXP_Q4), r, _mm512_set1_ps(PM_EXP_Q3));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(PM_EXP_Q2));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(PM_EXP_Q1));
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(PM_EXP_Q0));
+    p = _mm512_fmadd_ps(p, r, one);
+    p = _mm512_fmadd_ps(p, r, one);
+    return _mm512_scalef_ps(p, n); /* rounds once, as the two products of the other levels do */
+}
+
+static float softmax_avx512(float scores[PM_BLOCK_ROWS], float *max, float *sum)
+{
+    __m512 s[PM_BLOCK_ROWS / 16], most = _mm512_set1_ps(*max), total = _mm512_setzero_ps();
+#pragma GCC unroll 4
+    for (int j = 0; j < PM_BLOCK_ROWS / 16; j++) { /* the second operand where a score is NaN */
+        s[j] = _mm512_loadu_ps(scores + 16 * j);
+        most = _mm512_max_ps(s[j], most);
+    }
+    const float largest = _mm512_reduce_max_ps(most);
+    const __m512 shift = _mm512_set1_ps(largest);
+#pragma GCC unroll 4
+    for (int j = 0; j < PM_BLOCK_ROWS / 16; j++) {
+        s[j] = exp16(_mm512_sub_ps(s[j], shift));
+        _mm512_storeu_ps(scores + 16 * j, s[j]);
+        total = _mm512_add_ps(total, s[j]);
+    }
+    float correction = pm_exp(*max - largest);
+    *sum = fmaf(*sum, correction, reduce(total));
+    *max = largest;
+    return correction;
+}
+
 /* The trees of eight sets of 16 partial sums, side by side. */
 static inline __m256 reduce8(const __m512 p[ROWS])
 {
@@ -96,13 +135,16 @@ static inline __attribute__((always_inline)) void dots(const float *q, size_t ap
         for (int j = 0; j < rows; j++)
             sum[c][j] = _mm512_setzero_ps();
     for (; i + 16 <= dim; i += 16) {
-        __m512 a = _mm512_loadu_ps(q + i), b = queries > 1 ? _mm512_loadu_ps(q + apart + i) : a;
+        __m512 a[2];
+#pragma GCC unroll 2
+        for (int c = 0; c < queries; c++)
+            a[c] = load_once(q + (size_t)c * apart + i);
 #pragma GCC unroll 8
         for (int j = 0; j < rows; j++) {
             __m512 row = load_once(k + (size_t)j * stride + i);
-            sum[0][j] = _mm512_fmadd_ps(a, row, sum[0][j]);
-            if (queries > 1)
-                sum[1][j] = _mm512_fmadd_ps(b, row, sum[1][j]);
+#pragma GCC unroll 2
+            for (int c = 0; c < queries; c++)
+                sum[c][j] = _mm512_fmadd_ps(a[c], row, sum[c][j]);
         }
     }
 #pragma GCC unroll 2
@@ -216,7 +258,7 @@ const pm_mixer_kernels pm_mixer_avx512 = {
     .unpack = unpack_avx512,
     .scores = scores_avx512,
     .scores2 = scores2_avx512,
-    .softmax = pm_avx2_softmax,
+    .softmax = softmax_avx512,
     .mix = mix_avx512,
     .mix2 = mix2_avx512,
     .gate = pm_avx2_gate,
