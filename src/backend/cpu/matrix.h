@@ -14,8 +14,10 @@
  *   - The integers of MXFP4 and NVFP4 are 2 e2m1: 0 1 2 3 4 6 8 12 or their negatives. The weight scale is 0.5 * e8m0,
  * or (e4m3 / 256) * (128 * global), both products rounded; there is no weight bias and the second fmaf is left out.
  *   - y = (acc[0] + acc[2]) + (acc[1] + acc[3]).
- * A float matrix, in both precisions: sums over k as cpu.h says. One of MXFP8 or FP8 is a float matrix of the weights
+ * A float matrix, in both precisions: sums over k as cpu.h says. One of MXFP8 is a float matrix of the weights
  * (e4m3 / 256) * (256 * scale), both products rounded.
+ *   - FP8: for the blocks of a row in ascending order, the 16 partial sums p of e4m3 / 256 times x over the block, from
+ * zeros; then those of the row a = fmaf(256 * scale, p, a).
  * An e8m0 scale of 255 and the e4m3 codes 0x7f and 0xff are NaN, and so NaN comes out.
  * A residual is added, then a bias. A column's result never depends on the others.
  */

@@ -11,13 +11,15 @@ INLINE size_t element_size(pm_format format)
     return format == PM_FORMAT_F32 ? 4 : format == PM_FORMAT_F16 || format == PM_FORMAT_BF16 ? 2 : 1;
 }
 
+/* 8 weights of a row from element k on; those of FP8 without their factor. */
 INLINE __m256 load_weights(const char *row, pm_format format, size_t k, __m256 factor)
 {
     if (format == PM_FORMAT_F32)
         return _mm256_loadu_ps((const float *)(const void *)row + k);
     if (element_size(format) == 1) {
         __m128i codes = _mm_loadl_epi64((const __m128i *)(const void *)(row + k));
-        return _mm256_mul_ps(_mm256_cvtph_ps(pm_e4m3_halves(codes)), factor);
+        __m256 weights = _mm256_cvtph_ps(pm_e4m3_halves(codes));
+        return format == PM_FORMAT_FP8 ? weights : _mm256_mul_ps(weights, factor);
     }
     __m128i half = _mm_loadu_si128((const __m128i *)(row + 2 * k));
     if (format == PM_FORMAT_F16)
@@ -25,7 +27,7 @@ INLINE __m256 load_weights(const char *row, pm_format format, size_t k, __m256 f
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
 }
 
-INLINE float weight_at(const char *row, pm_format format, size_t k, __m256 factor)
+INLINE float weight_at(const char *row, pm_format format, size_t k)
 {
     uint16_t half;
     float single;
@@ -33,8 +35,8 @@ INLINE float weight_at(const char *row, pm_format format, size_t k, __m256 facto
         memcpy(&single, row + 4 * k, sizeof(single));
         return single;
     }
-    if (element_size(format) == 1)
-        return pm_from_e4m3_256th((uint8_t)row[k]) * _mm256_cvtss_f32(factor);
+    if (element_size(format) == 1) /* MXFP8 has no such ends of rows */
+        return pm_from_e4m3_256th((uint8_t)row[k]);
     memcpy(&half, row + 2 * k, sizeof(half));
     return format == PM_FORMAT_F16 ? pm_from_f16(half) : pm_from_bf16(half);
 }
@@ -56,49 +58,70 @@ INLINE __m256 load_factor(const pm_weight *w, pm_format format, size_t row, size
     return _mm256_setzero_ps(); /* not used */
 }
 
+/* 16 partial sums. */
+typedef struct sums {
+    __m256 low, high;
+} sums;
+
+/* Adds the last products of rows whose length is not a multiple of 16, from element k on. */
+INLINE void add_end(const char *row, pm_format format, const float *x, size_t k, size_t in, sums *to)
+{
+    float p[16];
+    _mm256_storeu_ps(p, to->low);
+    _mm256_storeu_ps(p + 8, to->high);
+    for (size_t j = k; j < in; j++)
+        p[j - k] = fmaf(weight_at(row, format, j), x[j], p[j - k]);
+    *to = (sums){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)};
+}
+
 /* Row `row` and the following of w times columns from .. from + n; rows and n are constants, rows * n <= 6. */
 INLINE void tile(const pm_weight *w, pm_format format, size_t row, int rows, const pm_columns *columns, int from, int n,
                  const pm_results *results)
 {
-    size_t in = (size_t)w->in, stride = in * element_size(format), k = 0;
-    size_t width = format == PM_FORMAT_MXFP8 ? 32 : format == PM_FORMAT_FP8 ? (size_t)w->block[1] : in;
+    const bool blocks = format == PM_FORMAT_FP8;
+    size_t in = (size_t)w->in, stride = in * element_size(format);
+    size_t width = format == PM_FORMAT_MXFP8 ? 32 : blocks ? (size_t)w->block[1] : in;
     const char *data = (const char *)w->data + row * stride;
     const float *x[6];
-    __m256 low[4][6], high[4][6], factor[4] = {_mm256_setzero_ps()};
+    const sums none = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+    sums acc[4][6], whole[4][6]; /* of a block, and of those before */
+    __m256 factor[4] = {_mm256_setzero_ps()};
     for (int c = 0; c < n; c++) {
         x[c] = columns->x + (size_t)(columns->index ? columns->index[from + c] : from + c) * in;
         for (int r = 0; r < rows; r++)
-            low[r][c] = high[r][c] = _mm256_setzero_ps();
+            acc[r][c] = whole[r][c] = none;
     }
     for (size_t first = 0; first < in; first += width) { /* of one scale */
-        size_t end = in - first < width ? in : first + width;
+        size_t end = in - first < width ? in : first + width, k = first;
         for (int r = 0; r < rows; r++)
             factor[r] = load_factor(w, format, row + (size_t)r, first);
-        for (k = first; k + 16 <= end; k += 16)
+        for (; k + 16 <= end; k += 16)
             for (int r = 0; r < rows; r++) {
                 const char *p = data + (size_t)r * stride;
                 if (n == 1)
                     _mm_prefetch(p + k * element_size(format) + AHEAD, _MM_HINT_T0);
                 __m256 a = load_weights(p, format, k, factor[r]), b = load_weights(p, format, k + 8, factor[r]);
                 for (int c = 0; c < n; c++) {
-                    low[r][c] = _mm256_fmadd_ps(a, _mm256_loadu_ps(x[c] + k), low[r][c]);
-                    high[r][c] = _mm256_fmadd_ps(b, _mm256_loadu_ps(x[c] + k + 8), high[r][c]);
+                    acc[r][c].low = _mm256_fmadd_ps(a, _mm256_loadu_ps(x[c] + k), acc[r][c].low);
+                    acc[r][c].high = _mm256_fmadd_ps(b, _mm256_loadu_ps(x[c] + k + 8), acc[r][c].high);
                 }
+            }
+        for (int r = 0; r < rows; r++)
+            for (int c = 0; c < n; c++) {
+                if (k < end)
+                    add_end(data + (size_t)r * stride, format, x[c], k, end, &acc[r][c]);
+                if (!blocks)
+                    continue;
+                whole[r][c].low = _mm256_fmadd_ps(factor[r], acc[r][c].low, whole[r][c].low);
+                whole[r][c].high = _mm256_fmadd_ps(factor[r], acc[r][c].high, whole[r][c].high);
+                acc[r][c] = none;
             }
     }
     for (int r = 0; r < rows; r++)
         for (int c = 0; c < n; c++) {
-            if (k < in) {
-                float p[16];
-                _mm256_storeu_ps(p, low[r][c]);
-                _mm256_storeu_ps(p + 8, high[r][c]);
-                for (size_t j = k; j < in; j++)
-                    p[j - k] = fmaf(weight_at(data + (size_t)r * stride, format, j, factor[r]), x[c][j], p[j - k]);
-                low[r][c] = _mm256_loadu_ps(p);
-                high[r][c] = _mm256_loadu_ps(p + 8);
-            }
+            const sums *sum = blocks ? &whole[r][c] : &acc[r][c];
             size_t at = (size_t)(from + c) * (size_t)results->stride + row + (size_t)r;
-            float y = pm_reduce16_avx2(low[r][c], high[r][c]);
+            float y = pm_reduce16_avx2(sum->low, sum->high);
             results->y[at] = results->add ? y + results->add[at] : y;
         }
 }

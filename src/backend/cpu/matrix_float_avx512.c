@@ -44,14 +44,17 @@ INLINE __m512 from_e4m3(__m128i codes)
     return _mm512_cvtph_ps(_mm256_or_si256(half, nan));
 }
 
-/* The weights in `mask` from element k of a row on, zeros in the other lanes; nothing of those is read. */
+/* The weights in `mask` from element k of a row on, those of FP8 without their factor; zeros in the other lanes, of
+ * which nothing is read. */
 INLINE __m512 load_weights(const char *row, pm_format format, size_t k, __mmask16 mask, __m512 factor)
 {
     const char *p = row + k * element_size(format);
     if (format == PM_FORMAT_F32)
         return _mm512_maskz_loadu_ps(mask, p);
-    if (element_size(format) == 1)
-        return _mm512_mul_ps(from_e4m3(_mm_maskz_loadu_epi8(mask, p)), factor);
+    if (element_size(format) == 1) {
+        __m512 weights = from_e4m3(_mm_maskz_loadu_epi8(mask, p));
+        return format == PM_FORMAT_FP8 ? weights : _mm512_mul_ps(weights, factor);
+    }
     __m256i half = _mm256_maskz_loadu_epi16(mask, p);
     if (format == PM_FORMAT_F16)
         return _mm512_cvtph_ps(half);
@@ -77,6 +80,11 @@ INLINE __m512 load_factor(const pm_weight *w, pm_format format, size_t row, size
     return _mm512_setzero_ps(); /* not used */
 }
 
+INLINE float reduce16(__m512 p)
+{
+    return pm_reduce16_avx2(_mm512_castps512_ps256(p), _mm512_extractf32x8_ps(p, 1));
+}
+
 /* ---- one column ---- */
 
 /* `rows` rows of w, a constant, the first of them `row`, each `apart` behind the one before, times a column. Memory is
@@ -89,9 +97,9 @@ INLINE void stream_rows(const pm_weight *w, pm_format format, size_t row, size_t
     const size_t in = (size_t)w->in, stride = apart * in * size;
     size_t width = format == PM_FORMAT_MXFP8 ? 32 : format == PM_FORMAT_FP8 ? (size_t)w->block[1] : in;
     const char *data = (const char *)w->data + row * in * size;
-    __m512 acc[ROWS], factor[ROWS];
+    __m512 acc[ROWS], factor[ROWS], whole[ROWS]; /* of FP8: acc of a block, whole of those before */
     for (int r = 0; r < rows; r++)
-        acc[r] = _mm512_setzero_ps();
+        acc[r] = whole[r] = _mm512_setzero_ps();
     for (size_t first = 0; first < in; first += width) { /* of one scale */
         size_t end = in - first < width ? in : first + width, k = first;
         for (int r = 0; r < rows; r++)
@@ -110,9 +118,13 @@ INLINE void stream_rows(const pm_weight *w, pm_format format, size_t row, size_t
                 acc[r] = _mm512_mask3_fmadd_ps(load_weights(data + (size_t)r * stride, format, k, mask, factor[r]),
                                                _mm512_maskz_loadu_ps(mask, x + k), acc[r], mask);
         }
+        for (int r = 0; format == PM_FORMAT_FP8 && r < rows; r++) {
+            whole[r] = _mm512_fmadd_ps(factor[r], acc[r], whole[r]);
+            acc[r] = _mm512_setzero_ps();
+        }
     }
     for (int r = 0; r < rows; r++, row += apart) {
-        float sum = pm_reduce16_avx2(_mm512_castps512_ps256(acc[r]), _mm512_extractf32x8_ps(acc[r], 1));
+        float sum = reduce16(format == PM_FORMAT_FP8 ? whole[r] : acc[r]);
         y[row] = add ? sum + add[row] : sum;
     }
 }
@@ -144,43 +156,43 @@ INLINE void to_halves(const char *p, __m512i *worst, halves *out)
     __asm__("" : "+m"(*out));
 }
 
-/* load_factor for the 16 pieces of 32 weights from k on, or those that there are, of a row whose scales are these. */
-INLINE __m512 load_factors(pm_format format, size_t in, const char *scales, size_t k, size_t ahead)
+/* load_factor for the 16 pieces of 32 weights from k on, or those that there are, of a row of MXFP8 with these scales.
+ */
+INLINE __m512 load_factors(size_t in, const char *scales, size_t k, size_t ahead)
 {
-    if (format == PM_FORMAT_MXFP8) {
-        const __mmask16 mask = lanes((in - k) / 32);
-        _mm_prefetch(scales + k / 32 + ahead, _MM_HINT_T1);
-        __m512i bits = _mm512_slli_epi32(_mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(mask, scales + k / 32)), 23);
-        bits = _mm512_mask_mov_epi32(_mm512_max_epu32(bits, _mm512_set1_epi32(0x00400000)),
-                                     _mm512_cmpeq_epi32_mask(bits, _mm512_set1_epi32(0x7f800000)),
-                                     _mm512_set1_epi32(0x7fc00000));
-        return _mm512_maskz_mul_ps(mask, _mm512_castsi512_ps(bits), _mm512_set1_ps(256));
-    }
-    const __m512 blocks = _mm512_maskz_loadu_ps(lanes((in - k + 127) / 128) & 15, scales + k / 128 * sizeof(float));
-    const __m512i fours = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
-    return _mm512_permutexvar_ps(fours, _mm512_mul_ps(blocks, _mm512_set1_ps(256)));
+    const __mmask16 mask = lanes((in - k) / 32);
+    _mm_prefetch(scales + k / 32 + ahead, _MM_HINT_T1);
+    __m512i bits = _mm512_slli_epi32(_mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(mask, scales + k / 32)), 23);
+    bits = _mm512_mask_mov_epi32(_mm512_max_epu32(bits, _mm512_set1_epi32(0x00400000)),
+                                 _mm512_cmpeq_epi32_mask(bits, _mm512_set1_epi32(0x7f800000)),
+                                 _mm512_set1_epi32(0x7fc00000));
+    return _mm512_maskz_mul_ps(mask, _mm512_castsi512_ps(bits), _mm512_set1_ps(256));
 }
 
-INLINE __m512 add_half(const halves *h, int i, float factor, __m512 x, __m512 acc)
+/* 16 of the weights. */
+INLINE __m512 half_of(const halves *h, int i)
 {
-    __m512 weights = _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)h->v + i));
-    return _mm512_fmadd_ps(_mm512_mul_ps(weights, _mm512_set1_ps(factor)), x, acc);
+    return _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)h->v + i));
 }
 
-/* stream_rows of MXFP8, or of FP8 in blocks 128 wide. */
-INLINE void stream_codes(const pm_weight *w, pm_format format, size_t row, size_t apart, size_t ahead, int rows,
-                         const float *x, float *y, const float *add)
+/* What a row comes to, NaN where one of its codes was. */
+INLINE void put_row(__m512 acc, __m512i worst, size_t row, float *y, const float *add)
+{
+    float sum = reduce16(acc);
+    if (_mm512_cmpeq_epi8_mask(worst, _mm512_set1_epi8((char)0xfe)))
+        sum = NAN;
+    y[row] = add ? sum + add[row] : sum;
+}
+
+/* stream_rows of MXFP8. */
+INLINE void stream_mxfp8(const pm_weight *w, size_t row, size_t apart, size_t ahead, int rows, const float *x, float *y,
+                         const float *add)
 {
     const size_t in = (size_t)w->in, stride = apart * in;
-    const char *data = (const char *)w->data + row * in;
+    const char *data = (const char *)w->data + row * in, *scales = (const char *)w->scales + row * (in / 32);
     __m512 acc[ROWS], factors[ROWS];
     __m512i worst[ROWS];
-    const char *scales[ROWS];
     for (int r = 0; r < rows; r++) {
-        const size_t at = row + (size_t)r * apart, block = (size_t)w->block[0];
-        scales[r] = (const char *)w->scales + (format == PM_FORMAT_MXFP8 ? at * (in / 32)
-                                                                         : (at + (size_t)w->block_first) / block *
-                                                                               ((in + 127) / 128) * sizeof(float));
         acc[r] = _mm512_setzero_ps();
         worst[r] = _mm512_setzero_si512();
     }
@@ -188,44 +200,81 @@ INLINE void stream_codes(const pm_weight *w, pm_format format, size_t row, size_
         const size_t end = in - first < SPAN ? in : first + SPAN;
         size_t k = first;
         for (int r = 0; r < rows; r++)
-            factors[r] = load_factors(format, in, scales[r], first, ahead / 32);
-        for (; k + 64 <= end; k += 64) {
-            const __m512 x0 = _mm512_loadu_ps(x + k), x1 = _mm512_loadu_ps(x + k + 16);
-            const __m512 x2 = _mm512_loadu_ps(x + k + 32), x3 = _mm512_loadu_ps(x + k + 48);
+            factors[r] = load_factors(in, scales + (size_t)r * apart * (in / 32), first, ahead / 32);
+        for (; k + 64 <= end; k += 64)
             for (int r = 0; r < rows; r++) {
                 const char *p = data + (size_t)r * stride + k;
                 const float *factor = (const float *)&factors[r] + (k - first) / 32;
                 halves h;
                 _mm_prefetch(p + ahead, _MM_HINT_T1);
                 to_halves(p, &worst[r], &h);
-                acc[r] = add_half(&h, 0, factor[0], x0, acc[r]);
-                acc[r] = add_half(&h, 2, factor[0], x1, acc[r]);
-                acc[r] = add_half(&h, 1, factor[1], x2, acc[r]);
-                acc[r] = add_half(&h, 3, factor[1], x3, acc[r]);
+                for (int i = 0; i < 4; i++) { /* the order of halves */
+                    const int at = i % 2 * 2 + i / 2;
+                    __m512 weights = _mm512_mul_ps(half_of(&h, at), _mm512_set1_ps(factor[i / 2]));
+                    acc[r] = _mm512_fmadd_ps(weights, _mm512_loadu_ps(x + k + 16 * i), acc[r]);
+                }
             }
-        }
+        for (; k < end; k += 16)
+            for (int r = 0; r < rows; r++) {
+                const __m512 factor = _mm512_set1_ps(((const float *)&factors[r])[(k - first) / 32]);
+                acc[r] = _mm512_fmadd_ps(load_weights(data + (size_t)r * stride, PM_FORMAT_MXFP8, k, 0xffff, factor),
+                                         _mm512_loadu_ps(x + k), acc[r]);
+            }
+    }
+    for (int r = 0; r < rows; r++)
+        put_row(acc[r], worst[r], row + (size_t)r * apart, y, add);
+}
+
+/* stream_rows of FP8 in blocks 128 wide. */
+INLINE void stream_fp8(const pm_weight *w, size_t row, size_t apart, size_t ahead, int rows, const float *x, float *y,
+                       const float *add)
+{
+    enum { WIDTH = 128 };
+    const size_t in = (size_t)w->in, stride = apart * in;
+    const char *data = (const char *)w->data + row * in;
+    __m512 whole[ROWS];
+    __m512i worst[ROWS];
+    for (int r = 0; r < rows; r++) {
+        whole[r] = _mm512_setzero_ps();
+        worst[r] = _mm512_setzero_si512();
+    }
+    for (size_t first = 0; first < in; first += WIDTH) {
+        const size_t end = in - first < WIDTH ? in : first + WIDTH;
+        size_t k = first;
+        __m512 acc[ROWS];
+        for (int r = 0; r < rows; r++)
+            acc[r] = _mm512_setzero_ps();
+        for (; k + 64 <= end; k += 64)
+            for (int r = 0; r < rows; r++) {
+                const char *p = data + (size_t)r * stride + k;
+                halves h;
+                _mm_prefetch(p + ahead, _MM_HINT_T1);
+                to_halves(p, &worst[r], &h);
+                for (int i = 0; i < 4; i++) /* the order of halves */
+                    acc[r] = _mm512_fmadd_ps(half_of(&h, i % 2 * 2 + i / 2), _mm512_loadu_ps(x + k + 16 * i), acc[r]);
+            }
         for (; k < end; k += 16) {
             const __mmask16 mask = lanes(end - k);
             for (int r = 0; r < rows; r++) {
-                const __m512 factor = _mm512_set1_ps(((const float *)&factors[r])[(k - first) / 32]);
-                acc[r] = _mm512_mask3_fmadd_ps(load_weights(data + (size_t)r * stride, format, k, mask, factor),
-                                               _mm512_maskz_loadu_ps(mask, x + k), acc[r], mask);
+                const __m512 weights =
+                    load_weights(data + (size_t)r * stride, PM_FORMAT_FP8, k, mask, _mm512_setzero_ps());
+                acc[r] = _mm512_mask3_fmadd_ps(weights, _mm512_maskz_loadu_ps(mask, x + k), acc[r], mask);
             }
         }
+        for (int r = 0; r < rows; r++)
+            whole[r] = _mm512_fmadd_ps(load_factor(w, PM_FORMAT_FP8, row + (size_t)r * apart, first), acc[r], whole[r]);
     }
-    for (int r = 0; r < rows; r++, row += apart) {
-        float sum = pm_reduce16_avx2(_mm512_castps512_ps256(acc[r]), _mm512_extractf32x8_ps(acc[r], 1));
-        if (_mm512_cmpeq_epi8_mask(worst[r], _mm512_set1_epi8((char)0xfe)))
-            sum = NAN;
-        y[row] = add ? sum + add[row] : sum;
-    }
+    for (int r = 0; r < rows; r++)
+        put_row(whole[r], worst[r], row + (size_t)r * apart, y, add);
 }
 
 INLINE void stream_tile(const pm_weight *w, pm_format format, size_t row, size_t apart, size_t ahead, int rows,
                         const float *x, float *y, const float *add)
 {
-    if (format == PM_FORMAT_MXFP8 || (format == PM_FORMAT_FP8 && w->block[1] == 128))
-        stream_codes(w, format, row, apart, ahead, rows, x, y, add);
+    if (format == PM_FORMAT_MXFP8)
+        stream_mxfp8(w, row, apart, ahead, rows, x, y, add);
+    else if (format == PM_FORMAT_FP8 && w->block[1] == 128)
+        stream_fp8(w, row, apart, ahead, rows, x, y, add);
     else
         stream_rows(w, format, row, apart, ahead, rows, x, y, add);
 }
@@ -259,6 +308,7 @@ INLINE void stream(const pm_weight *w, pm_format format, int first, int last, co
 /* Elements [k, k + DEPTH), or fewer and then zeros up to a whole vector, of PANEL rows. */
 typedef struct panel {
     __m512 w[DEPTH / 16][PANEL];
+    float factor[DEPTH / 16][PANEL]; /* of FP8: for each block */
 } panel;
 
 /* n elements from the k-th of `rows` (up to PANEL) rows from `row` on; the other rows are zero. */
@@ -271,11 +321,15 @@ INLINE void fill(const pm_weight *w, pm_format format, int row, int rows, size_t
         if (r >= rows) {
             for (size_t i = 0; i < n; i += 16)
                 out->w[i / 16][r] = _mm512_setzero_ps();
+            for (size_t i = 0; format == PM_FORMAT_FP8 && i < n; i += width)
+                out->factor[i / width][r] = 0;
             continue;
         }
         for (size_t at = k, stop; at < end; at = stop) { /* of one scale */
             stop = at - at % width + width < end ? at - at % width + width : end;
             const __m512 factor = load_factor(w, format, (size_t)(row + r), at);
+            if (format == PM_FORMAT_FP8)
+                out->factor[(at - k) / width][r] = _mm512_cvtss_f32(factor);
             for (size_t i = at; i < stop; i += 16) {
                 _mm_prefetch(data + (i + DEPTH) * element_size(format), _MM_HINT_T0);
                 out->w[(i - k) / 16][r] = load_weights(data, format, i, lanes(stop - i), factor);
@@ -290,22 +344,23 @@ typedef struct running {
 } running;
 
 /* Adds to the sums, or makes them if `begin`, the products of n elements from the k-th on with those of `tile` columns,
- * a constant. What comes `tile` columns later is fetched. */
-INLINE void add_panel(const panel *p, size_t n, const float *const *columns, size_t k, bool begin, int tile,
-                      running *sums)
+ * a constant. What comes `tile` columns later is fetched. With `width`, as many elements are a block of FP8, i the
+ * first of them. */
+INLINE void add_block(const panel *p, size_t i, size_t end, size_t width, const float *const *columns, size_t k,
+                      bool begin, int tile, running *sums)
 {
     __m512 acc[TILE][PANEL];
     const float *x[TILE], *next[TILE];
+    const float *factor = width ? p->factor[i / width] : NULL;
 #pragma GCC unroll 3
     for (int c = 0; c < tile; c++) {
         x[c] = columns[c] + k;
         next[c] = columns[c + tile] + k;
 #pragma GCC unroll 8
         for (int r = 0; r < PANEL; r++)
-            acc[c][r] = begin ? _mm512_setzero_ps() : sums[c].acc[r];
+            acc[c][r] = begin || width ? _mm512_setzero_ps() : sums[c].acc[r];
     }
-    size_t i = 0;
-    for (; i + 16 <= n; i += 16) {
+    for (; i + 16 <= end; i += 16) {
         __m512 v[TILE];
 #pragma GCC unroll 3
         for (int c = 0; c < tile; c++) {
@@ -321,8 +376,8 @@ INLINE void add_panel(const panel *p, size_t n, const float *const *columns, siz
                 acc[c][r] = _mm512_fmadd_ps(weights, v[c], acc[c][r]);
         }
     }
-    if (i < n) {
-        const __mmask16 mask = lanes(n - i);
+    if (i < end) {
+        const __mmask16 mask = lanes(end - i);
 #pragma GCC unroll 3
         for (int c = 0; c < tile; c++) {
             const __m512 v = _mm512_maskz_loadu_ps(mask, x[c] + i);
@@ -335,19 +390,29 @@ INLINE void add_panel(const panel *p, size_t n, const float *const *columns, siz
     for (int c = 0; c < tile; c++)
 #pragma GCC unroll 8
         for (int r = 0; r < PANEL; r++)
-            sums[c].acc[r] = acc[c][r];
+            sums[c].acc[r] = width ? _mm512_fmadd_ps(_mm512_set1_ps(factor[r]), acc[c][r],
+                                                     begin ? _mm512_setzero_ps() : sums[c].acc[r])
+                                   : acc[c][r];
 }
 
-typedef void add_panel_fn(const panel *p, size_t n, const float *const *columns, size_t k, bool begin, running *sums);
+typedef void add_panel_fn(const panel *p, size_t n, size_t width, const float *const *columns, size_t k, bool begin,
+                          running *sums);
 
 #define ADD_PANEL(tile)                                                                                                \
-    NOINLINE void add_##tile(const panel *p, size_t n, const float *const *columns, size_t k, bool begin,              \
-                             running *sums)                                                                            \
+    NOINLINE void add_##tile(const panel *p, size_t n, size_t width, const float *const *columns, size_t k,            \
+                             bool begin, running *sums)                                                                \
     {                                                                                                                  \
         if (begin)                                                                                                     \
-            add_panel(p, n, columns, k, true, tile, sums);                                                             \
+            add_block(p, 0, n, 0, columns, k, true, tile, sums);                                                       \
         else                                                                                                           \
-            add_panel(p, n, columns, k, false, tile, sums);                                                            \
+            add_block(p, 0, n, 0, columns, k, false, tile, sums);                                                      \
+        (void)width;                                                                                                   \
+    }                                                                                                                  \
+    NOINLINE void add_blocks_##tile(const panel *p, size_t n, size_t width, const float *const *columns, size_t k,     \
+                                    bool begin, running *sums)                                                         \
+    {                                                                                                                  \
+        for (size_t i = 0; i < n; i += width)                                                                          \
+            add_block(p, i, n - i < width ? n : i + width, width, columns, k, begin && i == 0, tile, sums);            \
     }
 
 ADD_PANEL(1)
@@ -385,7 +450,9 @@ static void put_rows(const running *sums, int i, int row, int rows, const pm_res
 INLINE void multiply_panels(const pm_weight *w, pm_format format, int row, int rows, const pm_columns *columns,
                             int from, int n, const pm_results *results)
 {
-    static add_panel_fn *const add[] = {NULL, add_1, add_2, add_3};
+    static add_panel_fn *const of[2][TILE + 1] = {{NULL, add_1, add_2, add_3},
+                                                  {NULL, add_blocks_1, add_blocks_2, add_blocks_3}};
+    add_panel_fn *const *add = of[format == PM_FORMAT_FP8];
     panel p;
     running sums[PANELS][COLUMNS];
     const float *x[COLUMNS + TILE];
@@ -399,7 +466,7 @@ INLINE void multiply_panels(const pm_weight *w, pm_format format, int row, int r
             const size_t depth = in - k < DEPTH ? in - k : DEPTH;
             fill(w, format, row + r, rows - r < PANEL ? rows - r : PANEL, k, depth, &p);
             for (int c = 0; c < n; c += TILE)
-                add[n - c < TILE ? n - c : TILE](&p, depth, x + c, k, k == 0, sums[r / PANEL] + c);
+                add[n - c < TILE ? n - c : TILE](&p, depth, (size_t)w->block[1], x + c, k, k == 0, sums[r / PANEL] + c);
         }
     for (int c = 0; c < n; c++)
         for (int r = 0; r < rows; r += PANEL)
@@ -432,11 +499,11 @@ MULTIPLY(f16, PM_FORMAT_F16)
 MULTIPLY(f32, PM_FORMAT_F32)
 MULTIPLY(mxfp8, PM_FORMAT_MXFP8)
 
-/* Blocks that are not whole vectors wide are rare enough for the scalar kernel. */
+/* Blocks that are not whole vectors wide, or do not fill a panel, are rare enough for the scalar kernel. */
 void pm_multiply_fp8_avx512(const pm_weight *w, int first, int last, const pm_columns *columns,
                             const pm_results *results)
 {
-    if (w->block[1] % 16)
+    if (w->block[1] % 16 || DEPTH % w->block[1])
         pm_multiply_float_scalar(w, first, last, columns, results);
     else
         multiply(w, PM_FORMAT_FP8, first, last, columns, results);

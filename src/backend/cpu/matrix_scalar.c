@@ -50,6 +50,13 @@ float pm_group_bias(const pm_weight *w, size_t i)
                      : pm_symmetric_bias(w) * pm_read_scale(w->scales, w->scale_type, i);
 }
 
+/* Where the scales of a row of an FP8 matrix begin. */
+static size_t block_scales(const pm_weight *w, int row)
+{
+    size_t width = (size_t)w->block[1], blocks = ((size_t)w->in + width - 1) / width;
+    return (size_t)((row + w->block_first) / w->block[0]) * blocks;
+}
+
 /* `count` weights of a row of a float matrix from element k on. */
 static void read_weights(const pm_weight *w, int row, int k, int count, float *out)
 {
@@ -58,7 +65,7 @@ static void read_weights(const pm_weight *w, int row, int k, int count, float *o
     int width = blocks ? w->block[1] : w->group;
     size_t scales = 0; /* of the row */
     if (blocks)
-        scales = (size_t)((row + w->block_first) / w->block[0]) * (((size_t)w->in + (size_t)width - 1) / (size_t)width);
+        scales = block_scales(w, row);
     else if (w->format == PM_FORMAT_MXFP8)
         scales = (size_t)row * (size_t)(w->in / width);
     for (int i = 0; i < count; i++) {
@@ -187,12 +194,35 @@ static void float_row(const pm_weight *w, int row, const pm_columns *columns, in
         put(results, from + i, row, pm_reduce16(acc[i]));
 }
 
+/* The same of an FP8 matrix. */
+static void fp8_row(const pm_weight *w, int row, const pm_columns *columns, int from, int n, const pm_results *results)
+{
+    const size_t in = (size_t)w->in, width = (size_t)w->block[1], scales = block_scales(w, row);
+    const uint8_t *codes = (const uint8_t *)w->data + (size_t)row * in;
+    float acc[BLOCK][16] = {{0}};
+    for (size_t first = 0; first < in; first += width) {
+        const size_t end = in - first < width ? in : first + width;
+        const float factor = 256 * pm_read_scale(w->scales, w->scale_type, scales + first / width);
+        for (int i = 0; i < n; i++) {
+            const float *x = columns->x + column_row(columns, from + i) * in;
+            float p[16] = {0};
+            for (size_t k = first; k < end; k++)
+                p[k % 16] = fmaf(pm_from_e4m3_256th(codes[k]), x[k], p[k % 16]);
+            for (int j = 0; j < 16; j++)
+                acc[i][j] = fmaf(factor, p[j], acc[i][j]);
+        }
+    }
+    for (int i = 0; i < n; i++)
+        put(results, from + i, row, pm_reduce16(acc[i]));
+}
+
 void pm_multiply_float_scalar(const pm_weight *w, int first, int last, const pm_columns *columns,
                               const pm_results *results)
 {
     for (int from = 0; from < columns->n; from += BLOCK)
         for (int row = first; row < last; row++)
-            float_row(w, row, columns, from, columns->n - from < BLOCK ? columns->n - from : BLOCK, results);
+            (w->format == PM_FORMAT_FP8 ? fp8_row : float_row)(
+                w, row, columns, from, columns->n - from < BLOCK ? columns->n - from : BLOCK, results);
 }
 
 /* ---- inputs ---- */
