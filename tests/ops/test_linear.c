@@ -42,7 +42,9 @@ static const test_kind float_kinds[] = {{"f32", PM_FORMAT_F32, PM_SCALE_F32, 0, 
                                         {"mxfp8", PM_FORMAT_MXFP8, PM_SCALE_E8M0, 8, 32},
                                         {"fp8, blocks of 32", PM_FORMAT_FP8, PM_SCALE_F32, 8, 32},
                                         {"fp8, blocks of 128", PM_FORMAT_FP8, PM_SCALE_F32, 8, 128},
-                                        {"fp8, blocks of 20", PM_FORMAT_FP8, PM_SCALE_F32, 8, 20}};
+                                        {"fp8, blocks of 20", PM_FORMAT_FP8, PM_SCALE_F32, 8, 20},
+                                        {"fp8, blocks of 192", PM_FORMAT_FP8, PM_SCALE_F32, 8, 192},
+                                        {"fp8, one block", PM_FORMAT_FP8, PM_SCALE_F32, 8, 1 << 15}};
 static const int outs[] = {1, 7, 8, 9, 16, 33, 65};
 static const int batches[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 15, 16, 17, 33, 67};
 static const int float_ins[] = {1, 7, 8, 16, 17, 31, 33, 64, 100, 300};

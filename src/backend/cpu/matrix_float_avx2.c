@@ -172,10 +172,10 @@ void pm_multiply_mxfp8_avx2(const pm_weight *w, int first, int last, const pm_co
     multiply(w, PM_FORMAT_MXFP8, first, last, columns, results);
 }
 
-/* Blocks that are not whole vectors wide are rare enough for the scalar kernel. */
+/* Blocks that are not whole vectors wide are rare enough for the scalar kernel, but for those as wide as the matrix. */
 void pm_multiply_fp8_avx2(const pm_weight *w, int first, int last, const pm_columns *columns, const pm_results *results)
 {
-    if (w->block[1] % 16)
+    if (w->block[1] % 16 && w->block[1] < w->in)
         pm_multiply_float_scalar(w, first, last, columns, results);
     else
         multiply(w, PM_FORMAT_FP8, first, last, columns, results);

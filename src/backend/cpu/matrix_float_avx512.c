@@ -225,12 +225,17 @@ INLINE void stream_mxfp8(const pm_weight *w, size_t row, size_t apart, size_t ah
         put_row(acc[r], worst[r], row + (size_t)r * apart, y, add);
 }
 
-/* stream_rows of FP8 in blocks 128 wide. */
+/* True when a row of an FP8 matrix is one block. */
+INLINE bool is_one_block(const pm_weight *w)
+{
+    return w->block[1] >= w->in;
+}
+
+/* stream_rows of FP8 whose blocks begin at multiples of 64. */
 INLINE void stream_fp8(const pm_weight *w, size_t row, size_t apart, size_t ahead, int rows, const float *x, float *y,
                        const float *add)
 {
-    enum { WIDTH = 128 };
-    const size_t in = (size_t)w->in, stride = apart * in;
+    const size_t in = (size_t)w->in, stride = apart * in, width = is_one_block(w) ? in : (size_t)w->block[1];
     const char *data = (const char *)w->data + row * in;
     __m512 whole[ROWS];
     __m512i worst[ROWS];
@@ -238,8 +243,8 @@ INLINE void stream_fp8(const pm_weight *w, size_t row, size_t apart, size_t ahea
         whole[r] = _mm512_setzero_ps();
         worst[r] = _mm512_setzero_si512();
     }
-    for (size_t first = 0; first < in; first += WIDTH) {
-        const size_t end = in - first < WIDTH ? in : first + WIDTH;
+    for (size_t first = 0; first < in; first += width) {
+        const size_t end = in - first < width ? in : first + width;
         size_t k = first;
         __m512 acc[ROWS];
         for (int r = 0; r < rows; r++)
@@ -273,7 +278,7 @@ INLINE void stream_tile(const pm_weight *w, pm_format format, size_t row, size_t
 {
     if (format == PM_FORMAT_MXFP8)
         stream_mxfp8(w, row, apart, ahead, rows, x, y, add);
-    else if (format == PM_FORMAT_FP8 && w->block[1] == 128)
+    else if (format == PM_FORMAT_FP8 && (w->block[1] % 64 == 0 || is_one_block(w)))
         stream_fp8(w, row, apart, ahead, rows, x, y, add);
     else
         stream_rows(w, format, row, apart, ahead, rows, x, y, add);
@@ -321,14 +326,14 @@ INLINE void fill(const pm_weight *w, pm_format format, int row, int rows, size_t
         if (r >= rows) {
             for (size_t i = 0; i < n; i += 16)
                 out->w[i / 16][r] = _mm512_setzero_ps();
-            for (size_t i = 0; format == PM_FORMAT_FP8 && i < n; i += width)
+            for (size_t i = 0; format == PM_FORMAT_FP8 && !is_one_block(w) && i < n; i += width)
                 out->factor[i / width][r] = 0;
             continue;
         }
         for (size_t at = k, stop; at < end; at = stop) { /* of one scale */
             stop = at - at % width + width < end ? at - at % width + width : end;
             const __m512 factor = load_factor(w, format, (size_t)(row + r), at);
-            if (format == PM_FORMAT_FP8)
+            if (format == PM_FORMAT_FP8 && !is_one_block(w))
                 out->factor[(at - k) / width][r] = _mm512_cvtss_f32(factor);
             for (size_t i = at; i < stop; i += 16) {
                 _mm_prefetch(data + (i + DEPTH) * element_size(format), _MM_HINT_T0);
@@ -452,7 +457,7 @@ INLINE void multiply_panels(const pm_weight *w, pm_format format, int row, int r
 {
     static add_panel_fn *const of[2][TILE + 1] = {{NULL, add_1, add_2, add_3},
                                                   {NULL, add_blocks_1, add_blocks_2, add_blocks_3}};
-    add_panel_fn *const *add = of[format == PM_FORMAT_FP8];
+    add_panel_fn *const *add = of[format == PM_FORMAT_FP8 && !is_one_block(w)];
     panel p;
     running sums[PANELS][COLUMNS];
     const float *x[COLUMNS + TILE];
@@ -468,6 +473,13 @@ INLINE void multiply_panels(const pm_weight *w, pm_format format, int row, int r
             for (int c = 0; c < n; c += TILE)
                 add[n - c < TILE ? n - c : TILE](&p, depth, (size_t)w->block[1], x + c, k, k == 0, sums[r / PANEL] + c);
         }
+    for (int r = 0; format == PM_FORMAT_FP8 && is_one_block(w) && r < rows; r++) {
+        const __m512 factor = load_factor(w, format, (size_t)(row + r), 0);
+        for (int c = 0; c < n; c++) {
+            __m512 *acc = &sums[r / PANEL][c].acc[r % PANEL];
+            *acc = _mm512_fmadd_ps(factor, *acc, _mm512_setzero_ps());
+        }
+    }
     for (int c = 0; c < n; c++)
         for (int r = 0; r < rows; r += PANEL)
             put_rows(&sums[r / PANEL][c], from + c, row + r, rows - r < PANEL ? rows - r : PANEL, results);
@@ -499,11 +511,12 @@ MULTIPLY(f16, PM_FORMAT_F16)
 MULTIPLY(f32, PM_FORMAT_F32)
 MULTIPLY(mxfp8, PM_FORMAT_MXFP8)
 
-/* Blocks that are not whole vectors wide, or do not fill a panel, are rare enough for the scalar kernel. */
+/* Blocks that are not whole vectors wide, or do not fill a panel, are rare enough for the scalar kernel, but for those
+ * as wide as the matrix. */
 void pm_multiply_fp8_avx512(const pm_weight *w, int first, int last, const pm_columns *columns,
                             const pm_results *results)
 {
-    if (w->block[1] % 16 || DEPTH % w->block[1])
+    if (!is_one_block(w) && (w->block[1] % 16 || DEPTH % w->block[1]))
         pm_multiply_float_scalar(w, first, last, columns, results);
     else
         multiply(w, PM_FORMAT_FP8, first, last, columns, results);
