@@ -1,5 +1,4 @@
-#include "state.h"
-
+#include "http.h"
 #include "job.h"
 
 #include <microhttpd.h>
@@ -86,6 +85,7 @@ static void wake(pm_exchange *exchange)
     if (!exchange->suspended)
         return;
     exchange->suspended = false;
+    pm_http_turn(exchange);
     MHD_resume_connection(exchange->connection);
 }
 

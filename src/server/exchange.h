@@ -41,6 +41,7 @@ typedef struct pm_exchange {
     pm_server *server;
     const pm_route *route; /* NULL: no such path */
     struct MHD_Connection *connection;
+    struct pm_guest *guest; /* of the connection, see http.c */
     int fd;
     char id[40];                        /* such as "3f0c..."; of the answer too */
     char method[16];                    /* for the log */

@@ -11,6 +11,7 @@
 #include <strings.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 enum {
     CONNECTIONS_MAX = 10000,
@@ -25,15 +26,20 @@ enum {
 
 typedef struct pm_guest {
     int fd;
-    double deadline; /* pm_clock until which a whole request must have come; 0: it has */
+    double deadline; /* pm_clock until which a whole request must have come, or some of an answer been taken; 0: none */
     struct pm_guest *next, **before;
 } pm_guest;
 
-static void set_deadline(pm_server *server, pm_guest *guest, bool reading)
+static void set_deadline(pm_server *server, pm_guest *guest, bool waiting)
 {
     pthread_mutex_lock(&server->guests_lock);
-    guest->deadline = reading ? pm_clock() + server->options.timeout : 0;
+    guest->deadline = waiting ? pm_clock() + server->options.timeout : 0;
     pthread_mutex_unlock(&server->guests_lock);
+}
+
+void pm_http_turn(pm_exchange *exchange)
+{
+    set_deadline(exchange->server, exchange->guest, true);
 }
 
 static pm_guest *guest_of(struct MHD_Connection *connection)
@@ -152,9 +158,11 @@ static void copy_word(char *out, size_t size, const char *text)
 static pm_exchange *new_exchange(pm_server *server, struct MHD_Connection *connection, const char *url,
                                  const char *method)
 {
-    pm_exchange *exchange = guest_of(connection) ? pm_exchange_new(server) : NULL;
+    pm_guest *guest = guest_of(connection);
+    pm_exchange *exchange = guest ? pm_exchange_new(server) : NULL;
     if (!exchange)
         return NULL;
+    exchange->guest = guest;
     exchange->connection = connection;
     exchange->fd = fd_of(connection);
     copy_word(exchange->path, sizeof(exchange->path), url);
@@ -206,8 +214,11 @@ static ssize_t read_answer(void *cls, uint64_t position, char *out, size_t max)
         n = MHD_CONTENT_READER_END_OF_STREAM;
     } else {
         exchange->suspended = true;
+        set_deadline(exchange->server, exchange->guest, false);
         MHD_suspend_connection(exchange->connection);
     }
+    if (n)
+        set_deadline(exchange->server, exchange->guest, n > 0);
     pthread_mutex_unlock(&exchange->lock);
     return n;
 }
@@ -329,7 +340,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *connection, 
         return MHD_YES;
     }
     if (!exchange->handed) {
-        set_deadline(exchange->server, guest_of(connection), false);
+        set_deadline(exchange->server, exchange->guest, false);
         hand_over(exchange);
     }
     return respond_or_wait(exchange);
@@ -356,6 +367,7 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **st
 {
     pm_server *server = cls;
     pm_exchange *exchange = *state;
+    (void)connection;
     if (!exchange)
         return;
     pthread_mutex_lock(&exchange->lock);
@@ -365,8 +377,7 @@ static void on_completed(void *cls, struct MHD_Connection *connection, void **st
     count(&server->counters, exchange, status);
     pm_log_request(&server->log, exchange, status);
     pthread_mutex_unlock(&exchange->lock);
-    if (guest_of(connection))
-        set_deadline(server, guest_of(connection), true);
+    set_deadline(server, exchange->guest, true);
     pm_exchange_drop(exchange);
     *state = NULL;
 }
@@ -413,6 +424,7 @@ int pm_http_start(pm_server *server, pm_error *err)
 void pm_http_quiesce(pm_server *server)
 {
     MHD_quiesce_daemon(server->daemon);
+    close(server->listener);
 }
 
 void pm_http_stop(pm_server *server)

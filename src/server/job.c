@@ -10,6 +10,8 @@
 #include <sys/random.h>
 #include <time.h>
 
+enum { LOGPROBS_HELD = 32 }; /* a stream has them without text when no text comes for so many tokens */
+
 /* ---- refusals ---- */
 
 static const struct {
@@ -224,6 +226,8 @@ static void on_token(void *user, pm_token id, float logprob, const pm_logprob *t
     if (!choice->logprobs)
         choice->logprobs = json_array();
     json_array_append_new(choice->logprobs, job->dialect->token(choice, id, logprob, top));
+    if (job->ask.stream && json_array_size(choice->logprobs) >= LOGPROBS_HELD)
+        job->dialect->piece(choice, &(pm_event){.kind = PM_EVENT_TEXT, .text = ""});
 }
 
 static int on_text(void *user, const char *text, size_t len)

@@ -8,7 +8,7 @@ import json
 import numpy as np
 from safetensors.numpy import save_file
 
-HIDDEN, HEADS, CONTEXT = 256, 4, 4096
+HIDDEN, HEADS = 256, 4
 # What tells the library how this model writes reasoning and calls; never rendered.
 SIGNS = "{% if false %}<think></think><tool_call>{% endif %}"
 
@@ -25,7 +25,7 @@ def spelt(piece):
     return "".join(letters[b] for b in (piece.encode() if isinstance(piece, str) else piece))
 
 
-def write(folder, scripts):
+def write(folder, scripts, context=4096):
     """scripts: {name: [pieces]}; a piece (str or bytes) is a token and stands in one place only. A script whose name
     begins with "think" is an answer that begins inside of a reasoning block; one that ends with None never ends."""
     tokens = [*alphabet(), "<|end|>"]
@@ -60,7 +60,7 @@ def write(folder, scripts):
         "config": {
             "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": HIDDEN, "head_dim": 64,
             "intermediate_size": 64, "num_attention_heads": HEADS, "num_key_value_heads": 1, "num_hidden_layers": 1,
-            "max_position_embeddings": CONTEXT, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "hidden_act": "silu",
+            "max_position_embeddings": context, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "hidden_act": "silu",
             "vocab_size": len(tokens), "eos_token_id": eos, "tie_word_embeddings": False, "dtype": "float32",
         },
         "generation_config": {"do_sample": False, "eos_token_id": eos},

@@ -1,0 +1,574 @@
+"""The server among clients that are slow, silent, wrong, many or gone, and its start and end."""
+
+import json
+import re
+import resource
+import signal
+import socket
+import stat
+import struct
+import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import chain
+import pytest
+from command import call, copy_model, endless, refused
+from daemon import Daemon
+
+QUESTION = [{"role": "user", "content": "What is a dog?"}]
+CHAT = "/v1/chat/completions"
+
+
+def address(daemon):
+    host, port = daemon.url.removeprefix("http://").rsplit(":", 1)
+    return host, int(port)
+
+
+def connect(daemon):
+    return socket.create_connection(address(daemon), timeout=30)
+
+
+def head(path, *headers, method="POST"):
+    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: x", *headers, "", ""]).encode()
+
+
+def post(body, path=CHAT, *headers):
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return head(path, f"Content-Length: {len(data)}", *headers) + data
+
+
+def read_all(sock):
+    """What comes until the server closes; an abrupt end is an end, too."""
+    data = b""
+    try:
+        while piece := sock.recv(65536):
+            data += piece
+    except ConnectionResetError:
+        pass
+    return data
+
+
+def read_answer(sock):
+    """Status and body of one answer that has a length or is chunked, and what came behind it."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        piece = sock.recv(65536)
+        assert piece, f"the connection ended after {data!r}"
+        data += piece
+    top, _, rest = data.partition(b"\r\n\r\n")
+    length = re.search(rb"\r\nContent-Length: (\d+)", top, re.IGNORECASE)
+    while (len(rest) < int(length.group(1))) if length else (b"\r\n0\r\n\r\n" not in rest and rest != b"0\r\n\r\n"):
+        piece = sock.recv(65536)
+        assert piece, f"the connection ended after {data!r}"
+        rest += piece
+    n = int(length.group(1)) if length else len(rest)
+    return int(top.split()[1]), rest[:n], rest[n:]
+
+
+def ask_raw(daemon, data):
+    with connect(daemon) as sock:
+        sock.sendall(data)
+        status, body, _ = read_answer(sock)
+        return status, body
+
+
+def alive(daemon):
+    status, _, body = daemon.request(CHAT, {"messages": QUESTION, "max_tokens": 3})
+    assert status == 200 and json.loads(body)["choices"][0]["message"]["content"] == "A dog is", body
+    return True
+
+
+def wait_until(true, seconds=10, what="it did not happen"):
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, what
+        time.sleep(0.005)
+
+
+def idle(daemon):
+    return daemon.metric("live") == 0 and daemon.metric("waiting") == 0 and daemon.metric("open_requests") <= 1
+
+
+# ---- framing ----
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[]", b"5", b'"x"', b"null", b"[" * 100_000, b'{"messages":' * 100_000, b'{"a":"\xff"}', b'{"a":"\\ud800"}',
+     b'{"a":"\\udc00\\ud800"}', b'{"a":"\\u0000"}', b'{"a":1e999}', b"\xef\xbb\xbf{}", b"\0" * 100, b'{"n":99999999999999999999}',
+     b'{"messages":[{"role":"user","content":"\xed\xa0\x80"}]}'],
+    ids=lambda body: repr(body[:20]),
+)  # fmt: skip
+def test_bodies_that_are_no_request(server, body):
+    """K12."""
+    status, headers, answer = server.request(CHAT, body)
+    assert (status, headers["Content-Type"]) == (400, "application/json")
+    assert json.loads(answer)["error"]["message"]
+
+
+def test_chunked_bodies(server):
+    data = json.dumps({"messages": QUESTION, "max_tokens": 3}).encode()
+    pieces = b"".join(b"%x\r\n%s\r\n" % (len(data[i : i + 9]), data[i : i + 9]) for i in range(0, len(data), 9))
+    status, body = ask_raw(server, head(CHAT, "Transfer-Encoding: chunked") + pieces + b"0\r\n\r\n")
+    assert status == 200 and b"A dog is" in body
+
+
+@pytest.mark.parametrize("length", ["abc", "-1", "1 2", "0x10", "99999999999999999999999", ""])
+def test_lengths_that_are_none(server, length):
+    with connect(server) as sock:
+        sock.sendall(head(CHAT, f"Content-Length: {length}") + b"{}")
+        sock.shutdown(socket.SHUT_WR)
+        answer = read_all(sock)
+    assert answer.startswith((b"HTTP/1.1 400", b"HTTP/1.1 413")), answer[:200]
+    assert alive(server)
+
+
+def test_a_length_that_is_too_small(server):
+    with connect(server) as sock:
+        sock.sendall(head(CHAT, "Content-Length: 5") + json.dumps({"messages": QUESTION}).encode() + b"\r\n\r\n")
+        assert read_answer(sock)[0] == 400
+        sock.settimeout(5)
+        assert b" 200 " not in read_all(sock)
+    assert alive(server)
+
+
+def test_heads_that_are_none(server):
+    for data, want in (
+        (head(CHAT, "X: " + "x" * 100_000), b" 431 "),
+        (head("/" + "x" * 100_000, method="GET"), b" 414 "),
+        (head("/health", *(f"H{i}: 1" for i in range(20_000)), method="GET"), b" 431 "),
+        (b"\r\n\r\n\r\n\r\nGET\r\n\r\n", b" 400 "),
+    ):
+        with connect(server) as sock:
+            sock.settimeout(5)
+            try:
+                sock.sendall(data)
+            except (ConnectionResetError, BrokenPipeError):
+                pass
+            answer = read_all(sock)
+            assert want in answer[:20] or answer == b"", answer[:100]
+    assert alive(server)
+
+
+def test_requests_on_one_connection(server):
+    with connect(server) as sock:
+        sock.sendall(post({"messages": QUESTION, "max_tokens": 1}) + head("/health", method="GET") + post({}))
+        data = b""
+        while len(statuses := re.findall(rb"HTTP/1.1 (\d+)", data)) < 3:
+            data += sock.recv(65536)
+        assert statuses == [b"200", b"200", b"400"] and b'"A"' in data
+
+
+def test_old_clients(server):
+    with connect(server) as sock:
+        data = json.dumps({"messages": QUESTION, "max_tokens": 3, "stream": True}).encode()
+        sock.sendall(f"POST {CHAT} HTTP/1.0\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
+        answer = read_all(sock)
+    assert b"200 OK" in answer[:20] and answer.endswith(b"data: [DONE]\n\n")
+
+
+def test_paths_and_methods(server):
+    for method, path, status, allow in (
+        ("GET", CHAT, 405, "POST"),
+        ("POST", "/health", 405, "GET"),
+        ("DELETE", "/v1/models", 405, "GET"),
+        ("GET", "/v1", 404, None),
+        ("POST", "/v1/chat/completionsx", 404, None),
+        ("GET", "/..%2f..%2fetc/passwd", 404, None),
+        ("HEAD", "/health", 200, None),
+    ):
+        got, headers, body = server.request(path, b"{}" if method == "POST" else None, method=method)
+        assert (got, headers["Allow"]) == (status, allow), (method, path)
+        assert method == "HEAD" or "error" in json.loads(body)
+        assert re.fullmatch("[0-9a-f]{16}", headers["X-Request-Id"])
+
+
+# ---- limits ----
+
+
+@pytest.fixture(scope="module")
+def guarded(polymath, bundled, tmp_path_factory):
+    """A server with keys, a small limit of bodies and little patience, for pages of one origin."""
+    keys = tmp_path_factory.mktemp("keys") / "keys"
+    keys.write_text("# mine\nfirst-key\n\n  \nsecond-key\r\n")
+    options = ["--api-key-file", keys, "--max-body", "2000", "--timeout", "1", "--cors", "https://page.example"]
+    with Daemon(polymath, bundled, *options, headers={"Authorization": "Bearer first-key"}) as daemon:
+        yield daemon
+
+
+def test_keys(guarded):
+    body = {"messages": QUESTION, "max_tokens": 3}
+    for headers in (
+        {"Authorization": "Bearer first-key"},
+        {"Authorization": "bearer second-key"},
+        {"X-Api-Key": "second-key", "Authorization": ""},
+    ):
+        assert guarded.request(CHAT, body, headers=headers)[0] == 200
+    for key in "", "first-ke", "first-keyx", "# mine", "first-key\tx":
+        status, headers, answer = guarded.request(CHAT, body, headers={"Authorization": f"Bearer {key}"})
+        assert (status, headers["WWW-Authenticate"]) == (401, "Bearer")
+        assert json.loads(answer)["error"]["type"] == "authentication_error"
+    for path in "/v1/models", "/metrics", "/version":
+        assert guarded.request(path, headers={"Authorization": "x"})[0] == 401
+    assert guarded.request("/health", headers={"Authorization": "x"})[0] == 200
+
+
+def test_bodies_over_the_limit(guarded):
+    key = "Authorization: Bearer first-key"
+    big = json.dumps({"messages": [{"role": "user", "content": "x" * 3000}]}).encode()
+    status, _, answer = guarded.request(CHAT, big)
+    assert (status, json.loads(answer)["error"]["code"]) == (413, "body_too_large")
+    status, answer = ask_raw(guarded, head(CHAT, key, "Expect: 100-continue", f"Content-Length: {len(big)}"))
+    assert status == 413
+    chunks = b"".join(b"%x\r\n%s\r\n" % (1000, big[i * 1000 : i * 1000 + 1000].ljust(1000)) for i in range(4))
+    status, answer = ask_raw(guarded, head(CHAT, key, "Transfer-Encoding: chunked") + chunks + b"0\r\n\r\n")
+    assert status == 413 and b"2000" in answer
+
+
+def test_slow_and_silent_clients(guarded):
+    """They are closed after --timeout, whether they say nothing or a byte now and then."""
+    start = time.monotonic()
+    silent, half = connect(guarded), connect(guarded)
+    half.sendall(post(b"{}", CHAT, "Authorization: Bearer first-key")[:-1])
+    slow = connect(guarded)
+    data, sent = head(CHAT, "X: " + "x" * 2000), 0
+    slow.setblocking(False)
+    closed = False
+    while not closed and time.monotonic() - start < 8:
+        try:
+            sent += slow.send(data[sent : sent + 1])
+            closed = slow.recv(1) == b""
+        except BlockingIOError:
+            pass
+        except (ConnectionResetError, BrokenPipeError):
+            closed = True
+        time.sleep(0.1)
+    assert closed and 0.5 < time.monotonic() - start < 5
+    for sock in silent, half, slow:
+        sock.settimeout(5)
+        assert read_all(sock) == b""
+        sock.close()
+
+
+def test_pages_of_other_origins(guarded, server):
+    """CORS, preflight included; a page that is not allowed to ask is not answered either."""
+    body = {"messages": QUESTION, "max_tokens": 3}
+    asking = {"Origin": "https://page.example", "Access-Control-Request-Method": "POST",
+              "Access-Control-Request-Headers": "authorization,content-type"}  # fmt: skip
+    status, headers, answer = guarded.request(CHAT, method="OPTIONS", headers=asking)
+    assert (status, answer, headers["Content-Length"]) == (204, b"", None)
+    assert headers["Access-Control-Allow-Origin"] == "https://page.example"
+    assert headers["Access-Control-Allow-Methods"] == "POST" and "authorization" in headers["Access-Control-Allow-Headers"]
+    status, headers, _ = guarded.request(CHAT, body, headers={"Origin": "https://page.example"})
+    assert (status, headers["Access-Control-Allow-Origin"]) == (200, "https://page.example")
+    for daemon in guarded, server:
+        status, headers, answer = daemon.request(CHAT, body, headers={"Origin": "https://evil.example"})
+        assert (status, headers["Access-Control-Allow-Origin"]) == (403, None), answer
+        assert daemon.request(CHAT, body, headers={"Origin": "null"})[0] == 403
+        assert daemon.request(CHAT, body, headers={"Origin": daemon.url})[0] == 200
+
+
+def memory(daemon):
+    """Resident bytes."""
+    text = open(f"/proc/{daemon.process.pid}/status").read()
+    return int(re.search(r"VmRSS:\s+(\d+) kB", text).group(1)) * 1024
+
+
+def test_many_connections(polymath, bundled):
+    """10,000 where the system allows as many: those who ask are answered, and memory stays bounded."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    n = min(10_000, hard - 500)
+    assert n > 1000, f"only {hard} files may be open"
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, n + 500), hard))
+    sockets = []
+    try:
+        with Daemon(polymath, bundled, "--timeout", "60") as daemon:
+            before = memory(daemon)
+            for i in range(n - 100):
+                sock = socket.socket()
+                sock.connect(address(daemon))
+                sock.sendall(b"GET /health HTTP/1.1\r\nHo"[: 1 + i % 24])
+                sockets.append(sock)
+            assert alive(daemon)
+            assert memory(daemon) - before < 600 << 20
+            for sock in sockets:
+                sock.close()
+            wait_until(lambda: idle(daemon))
+            assert alive(daemon)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+# ---- clients that leave ----
+
+
+@pytest.fixture(scope="module")
+def tireless(polymath, bundled, tmp_path_factory):
+    """A server whose answers end only when they are cancelled; two at once, and three may wait."""
+    model = endless(bundled, tmp_path_factory.mktemp("endless"))
+    with Daemon(polymath, model, "--parallel", "2", "--queue", "3", "--alias", "default", "--cache-mem", "1G") as daemon:
+        yield daemon
+
+
+def leave(sock, abruptly):
+    if abruptly:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
+LONG = [{"role": "user", "content": "dog " * 30_000}]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("abruptly", [False, True])
+@pytest.mark.parametrize("stage", ["prefill", "decode"])
+def test_clients_that_leave(tireless, stage, stream, abruptly):
+    """K8: the place is free again within a step, every time."""
+    for _ in range(5):
+        before = tireless.metric("sampled_tokens_total")
+        sock = connect(tireless)
+        sock.sendall(post({"messages": LONG if stage == "prefill" else QUESTION, "stream": stream}))
+        wait_until(lambda: tireless.metric("live") == 1)
+        if stage == "decode":
+            wait_until(lambda: tireless.metric("sampled_tokens_total") > before + 3)
+        leave(sock, abruptly)
+        start = time.monotonic()
+        wait_until(lambda: idle(tireless))
+        assert time.monotonic() - start < 2
+    assert alive(tireless)
+
+
+def test_clients_that_leave_the_queue_and_a_full_queue(tireless):
+    body = {"messages": QUESTION, "stream": True}
+    socks = [connect(tireless) for _ in range(5)]
+    for i, sock in enumerate(socks):
+        sock.sendall(post(body))
+        wait_until(lambda: tireless.metric("live") + tireless.metric("waiting") == i + 1)
+    assert (tireless.metric("live"), tireless.metric("waiting")) == (2, 3)
+    status, headers, answer = tireless.request(CHAT, body)
+    assert (status, json.loads(answer)["error"]["code"]) == (429, "queue_full") and int(headers["Retry-After"]) > 0
+    status, _, _ = tireless.request(CHAT, {"messages": QUESTION, "n": 2})
+    assert status == 429
+    for sock in socks[2:]:
+        sock.close()
+    wait_until(lambda: tireless.metric("waiting") == 0)
+    assert tireless.metric("live") == 2
+    for sock in socks[:2]:
+        sock.close()
+    wait_until(lambda: idle(tireless))
+    assert alive(tireless)
+    wait_until(lambda: sum(" 499 " in line for line in tireless.lines()) >= 5)
+
+
+def test_a_reader_that_stops_reading(polymath, bundled, tmp_path):
+    """It stalls nobody, and is closed after --timeout."""
+    model = chain.write(tmp_path / "model", {"endless": ["one ", "two ", "three ", None]}, context=1 << 20)
+    body = {"messages": [{"role": "user", "content": "endless"}]}
+    with Daemon(polymath, model, "--timeout", "1") as daemon:
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.connect(address(daemon))
+        sock.sendall(post({**body, "stream": True, "logprobs": True, "top_logprobs": 20}))
+        wait_until(lambda: daemon.metric("live") == 1)
+        before = memory(daemon)
+        assert daemon.request(CHAT, {**body, "max_tokens": 3})[0] == 200
+        wait_until(lambda: daemon.metric("live") == 0)
+        assert memory(daemon) - before < 200 << 20
+        sock.close()
+        wait_until(lambda: sum(" 499 " in line for line in daemon.lines()) == 1)
+        assert daemon.request(CHAT, {**body, "max_tokens": 3})[0] == 200
+
+
+# ---- start and end ----
+
+
+def test_requests_while_the_model_is_loaded(polymath, bundled, tmp_path):
+    """A vocabulary that takes a while to read."""
+    more = {f"unused {i}": 4096 + i for i in range(600_000)}
+    model = copy_model(bundled, tmp_path / "model", tokenizer=lambda t: t["model"]["vocab"].update(more))
+    command = [polymath, "serve", model, "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        daemon = Daemon.__new__(Daemon)
+        daemon.url, daemon.headers = process.stdout.readline().split()[-1], {}
+        status, headers, body = daemon.request("/health")
+        assert (status, json.loads(body)) == (503, {"status": "loading"}) and int(headers["Retry-After"]) > 0
+        status, headers, body = daemon.request(CHAT, {"messages": QUESTION})
+        assert (status, json.loads(body)["error"]["code"]) == (503, "not_ready") and int(headers["Retry-After"]) > 0
+        wait_until(lambda: daemon.get("/health")[0] == 200)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+
+
+def test_models_that_cannot_be_loaded(polymath, bundled, tmp_path):
+    model = copy_model(bundled, tmp_path / "model", config=lambda c: c["text_config"].update(hidden_act="tanh"))
+    done = call(polymath, "serve", model, "--port", "0")
+    assert done.returncode == 1 and b"hidden_act" in done.stderr, done
+    refused(call(polymath, "serve", tmp_path / "none"), 1, "none")
+
+
+def test_addresses_that_others_reach(polymath, tmp_path):
+    refused(call(polymath, "serve", "--host", "0.0.0.0", "--port", "0"), 1, "--api-key-file", "--no-auth")
+    refused(call(polymath, "serve", "--host", "::", "--port", "0"), 1, "--no-auth")
+    refused(call(polymath, "serve", "--host", "no.such.host.invalid"), 1, "no.such.host.invalid")
+    refused(call(polymath, "serve", "--api-key-file", tmp_path / "none"), 1, tmp_path / "none")
+    (tmp_path / "empty").write_text("\n# no key\n")
+    refused(call(polymath, "serve", "--api-key-file", tmp_path / "empty"), 1, "has no key")
+    refused(call(polymath, "serve", "--log-file", tmp_path / "no" / "log"), 1, "no/log")
+
+
+def test_a_port_that_is_taken(polymath, server):
+    refused(call(polymath, "serve", "--port", address(server)[1]), 1, "Address already in use")
+
+
+def test_an_address_that_others_reach_with_a_key(polymath, bundled, tmp_path):
+    (tmp_path / "keys").write_text("k\n")
+    with Daemon(polymath, bundled, "--host", "0.0.0.0", "--api-key-file", tmp_path / "keys") as daemon:
+        assert daemon.request("/v1/models")[0] == 401
+
+
+def test_sigterm_lets_answers_end(polymath, bundled, tmp_path):
+    """What is being answered goes on to its end; what comes then is refused."""
+    with Daemon(polymath, endless(bundled, tmp_path), "--alias", "default") as daemon, ThreadPoolExecutor() as pool:
+        kept = connect(daemon)
+        kept.sendall(head("/health", method="GET"))
+        assert read_answer(kept)[0] == 200
+        body = {"prompt": "Dogs are", "max_tokens": 2000}
+        answer = pool.submit(daemon.request, "/v1/completions", body)
+        wait_until(lambda: daemon.metric("live") == 1)
+        daemon.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: refuses(daemon))
+        kept.sendall(post({"messages": QUESTION}))
+        assert read_answer(kept)[0] == 503
+        status, _, text = answer.result(30)
+        assert status == 200 and json.loads(text)["usage"]["completion_tokens"] == 2000
+        assert daemon.process.wait(30) == 0
+
+
+def refuses(daemon):
+    try:
+        connect(daemon).close()
+    except (ConnectionRefusedError, ConnectionResetError):
+        return True
+    return False
+
+
+def test_a_second_signal_ends_at_once(polymath, bundled, tmp_path):
+    with Daemon(polymath, endless(bundled, tmp_path), "--alias", "default") as daemon:
+        sock = connect(daemon)
+        sock.sendall(post({"messages": QUESTION, "stream": True}))
+        wait_until(lambda: daemon.metric("live") == 1)
+        daemon.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: refuses(daemon))
+        assert daemon.process.poll() is None
+        daemon.process.send_signal(signal.SIGTERM)
+        assert daemon.process.wait(10) == -signal.SIGTERM
+        daemon.stop = lambda: None
+
+
+def test_a_socket_of_systemd(polymath, bundled):
+    """sd_listen_fds(3): the socket is descriptor 3, and who it is for is said by two variables."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        script = 'LISTEN_PID=$$ LISTEN_FDS=1 exec "$0" serve "$1" --port 1 3<&"$2"'
+        command = ["bash", "-c", script, polymath, bundled, str(listener.fileno())]
+        fd = listener.fileno()
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, pass_fds=[fd]) as process:
+            url = process.stdout.readline().split()[-1]
+            assert url == "http://127.0.0.1:%d" % listener.getsockname()[1]
+            daemon = Daemon.__new__(Daemon)
+            daemon.url, daemon.headers = url, {}
+            wait_until(lambda: daemon.get("/health")[0] == 200)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+
+
+# ---- the log ----
+
+
+def test_the_log(polymath, bundled, tmp_path):
+    """A line a request, in both formats, without a word of what was said; opened again at SIGHUP."""
+    log = tmp_path / "log"
+    secret = "What is a xylophone?"
+    body = {"messages": [{"role": "user", "content": secret}], "max_tokens": 5}
+    with Daemon(polymath, bundled, "--log-file", log, "--log-format", "json") as daemon:
+        _, headers, answer = daemon.request(CHAT, body)
+        daemon.request("/v1/%0a%22evil%22", b"{}")
+        said = json.loads(answer)
+        wait_until(lambda: "evil" in log.read_text())
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+        line = next(line for line in lines if line.get("path") == CHAT)
+        assert line["id"] == headers["X-Request-Id"] and said["id"].endswith(line["id"])
+        assert (line["status"], line["method"], line["finish"]) == (200, "POST", said["choices"][0]["finish_reason"])
+        assert line["prompt_tokens"] == said["usage"]["prompt_tokens"] and line["answer_tokens"] == 5
+        assert line["cached_tokens"] == 0 and line["queue_seconds"] >= 0 and line["prefill_seconds"] > 0
+        log.rename(tmp_path / "old")
+        daemon.process.send_signal(signal.SIGHUP)
+        wait_until(log.exists)
+        daemon.request("/version")
+        wait_until(lambda: "/version" in log.read_text())
+        text = (tmp_path / "old").read_text() + log.read_text()
+        assert stat.S_IMODE(log.stat().st_mode) == 0o640
+    for words in secret, "xylophone", said["choices"][0]["message"]["content"]:
+        assert words not in text
+    with Daemon(polymath, bundled) as daemon:
+        daemon.request(CHAT, body)
+        lines = daemon.stop().splitlines()
+        (line,) = [line for line in lines if CHAT in line]
+        assert re.fullmatch(
+            r"\S+Z [0-9a-f]{16} POST /v1/chat/completions 200 [\d.]+ ms, prompt \d+ \(0 cached\), answer 5, "
+            r"queue [\d.]+ ms, prefill [\d.]+ ms, decode [\d.]+ ms, length", line)  # fmt: skip
+
+
+# ---- figures ----
+
+
+def test_metrics(server):
+    before = {name: server.metric(name) for name in ("answers_total", "prompt_tokens_total", "answer_tokens_total")}
+    _, _, body = server.request(CHAT, {"messages": QUESTION, "max_tokens": 7})
+    usage = json.loads(body)["usage"]
+    wait_until(lambda: server.metric("answers_total") == before["answers_total"] + 1)
+    assert server.metric("prompt_tokens_total") - before["prompt_tokens_total"] == usage["prompt_tokens"]
+    assert server.metric("answer_tokens_total") - before["answer_tokens_total"] == 7
+    text = server.get("/metrics")[1].decode()
+    names = re.findall(r"^(polymath_\w+)(?:\{.*?\})? \S+$", text, re.MULTILINE)
+    assert len(names) > 15 and all(f"# TYPE {name} " in text and f"# HELP {name} " in text for name in names)
+
+
+def test_health_is_quick(server):
+    """500 a second and more, on one connection."""
+    with connect(server) as sock:
+        start, n = time.monotonic(), 500
+        for _ in range(n):
+            sock.sendall(head("/health", method="GET"))
+            assert read_answer(sock)[0] == 200
+        assert time.monotonic() - start < 1
+
+
+def test_health_beside_a_long_prompt(tireless):
+    """HTTP does not wait for the engine."""
+    sock = connect(tireless)
+    sock.sendall(post({"messages": LONG}))
+    wait_until(lambda: tireless.metric("live") == 1)
+    slowest = 0
+    for _ in range(20):
+        start = time.monotonic()
+        assert tireless.get("/health")[0] == 200
+        slowest = max(slowest, time.monotonic() - start)
+    sock.close()
+    assert slowest < 0.5
+    wait_until(lambda: idle(tireless))
+
+
+def test_many_threads(server):
+    """Requests of all kinds at once: each gets its own answer."""
+    def one(i):
+        if i % 4 == 0:
+            return server.get("/health")[0] == 200
+        if i % 4 == 1:
+            return server.request(CHAT, {"messages": []})[0] == 400
+        n = 1 + i % 7
+        _, _, body = server.request(CHAT, {"messages": QUESTION, "max_tokens": n})
+        return json.loads(body)["usage"]["completion_tokens"] == n
+
+    with ThreadPoolExecutor(16) as pool:
+        assert all(pool.map(one, range(200)))
