@@ -8,36 +8,11 @@ static const char object_name[] = "chat.completion", chunk_name[] = "chat.comple
 
 /* ---- the request ---- */
 
-bool pm_read_tool_choice(void *target, const char *name, json_t *value, pm_refusal *refusal)
-{
-    pm_ask *ask = target;
-    const char *word = json_string_value(value);
-    if (word && strcmp(word, "none") == 0)
-        ask->tool_use = PM_TOOLS_NONE;
-    else if (!word || strcmp(word, "auto") != 0)
-        return pm_refuse(refusal, 400, "unsupported_value", name, "'%s' is supported only as \"none\" and \"auto\"",
-                         name);
-    return true;
-}
-
 bool pm_read_parallel_calls(void *target, const char *name, json_t *value, pm_refusal *refusal)
 {
     if (!json_is_boolean(value))
         return pm_refuse(refusal, 400, "invalid_type", name, "'%s' must be true or false", name);
     ((pm_ask *)target)->one_call = json_is_false(value);
-    return true;
-}
-
-static const pm_field response_format[] = {
-    PM_ONLY("type", "\"text\""),
-    PM_LAST,
-};
-
-bool pm_read_response_format(void *target, const char *name, json_t *value, pm_refusal *refusal)
-{
-    if (!json_is_object(value) || !pm_fields_read(response_format, value, target, refusal))
-        return pm_refuse(refusal, 400, "unsupported_value", name, "'%s' is supported only as {\"type\": \"text\"}",
-                         name);
     return true;
 }
 

@@ -1,5 +1,6 @@
 #include "job.h"
 
+#include "constrain.h"
 #include "fields.h"
 #include "state.h"
 
@@ -64,6 +65,7 @@ static void choice_free(pm_choice *choice)
 static void job_free(pm_job *job)
 {
     pm_exchange *exchange = job->exchange;
+    pm_job_release(job);
     if (exchange->before) {
         *exchange->before = exchange->next;
         if (exchange->next)
@@ -451,6 +453,7 @@ static bool make_choice(pm_job *job, size_t index, pm_refusal *refusal)
         .top_logprobs = ask->logprobs ? (int)ask->top_logprobs : 0,
         .ignore_eos = ask->ignore_eos,
         .markers = job->dialect->chat,
+        .constraint = job->constraint,
         .on_text = on_text,
         .on_token = on_token,
         .user = choice,
@@ -531,7 +534,8 @@ void pm_job_start(pm_exchange *exchange)
                     .dialect = exchange->route->dialect,
                     .created = (int64_t)time(NULL)};
     snprintf(job->id, sizeof(job->id), "%s%s", job->dialect->prefix, exchange->id);
-    bool made = read_ask(job, &refusal) && make_prompts(job, &refusal) && make_choices(job, &refusal);
+    bool made = read_ask(job, &refusal) && make_prompts(job, &refusal) && pm_job_constrain(job, &refusal) &&
+                make_choices(job, &refusal);
     if (!made)
         pm_job_fail(job, &refusal);
     if (job->n_choices)

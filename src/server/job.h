@@ -11,7 +11,7 @@
 enum { PM_STOP_MAX = 16, PM_CHOICES_MAX = 128 };
 
 /* How much a model may use its tools. */
-typedef enum pm_tool_use { PM_TOOLS_AUTO, PM_TOOLS_NONE } pm_tool_use;
+typedef enum pm_tool_use { PM_TOOLS_AUTO, PM_TOOLS_NONE, PM_TOOLS_REQUIRED } pm_tool_use;
 
 /* Strings and values are borrowed from the body. */
 typedef struct pm_ask {
@@ -24,9 +24,12 @@ typedef struct pm_ask {
     const char *effort; /* of reasoning, or NULL */
     int thinking;       /* for the dialect: 1 asked for, -1 unwanted, 0 not said */
     pm_tool_use tool_use;
-    bool one_call;      /* the answer ends after its first call */
-    int64_t max_tokens; /* -1: what the context leaves */
-    int64_t seed;       /* when `seeded`, else a random one */
+    const char *function; /* of the tools, the one that must be called; NULL: any */
+    json_t *schema;       /* of the answer, or NULL */
+    bool json_object;     /* the answer is some JSON object */
+    bool one_call;        /* the answer ends after its first call */
+    int64_t max_tokens;   /* -1: what the context leaves */
+    int64_t seed;         /* when `seeded`, else a random one */
     bool seeded;
     int64_t n;            /* answers to each prompt */
     pm_sampling sampling; /* without seed and biases */
@@ -101,9 +104,11 @@ struct pm_job {
     const pm_dialect *dialect;
     json_t *body; /* holds what ask borrows */
     pm_ask ask;
-    char id[64];     /* of the answer, the dialect's prefix included */
-    int64_t created; /* Unix time */
-    char *tools;     /* JSON text, NULL: none that may be used */
+    char id[64];                     /* of the answer, the dialect's prefix included */
+    int64_t created;                 /* Unix time */
+    char *tools;                     /* JSON text, NULL: none that may be used */
+    struct pm_kept_constraint *held; /* see constrain.c */
+    pm_constraint *constraint;       /* of the answers, NULL: none */
     pm_prompt *prompts;
     size_t n_prompts;
     pm_choice *choices; /* n_prompts * ask.n */

@@ -3,6 +3,7 @@
 #include "messages.h"
 
 #include "ask.h"
+#include "constrain.h"
 #include "convert.h"
 #include "state.h"
 
@@ -37,7 +38,7 @@ static bool read_thinking(void *target, const char *name, json_t *value, pm_refu
 
 static const pm_field output_fields[] = {
     PM_TEXT("effort", PM_ASK(effort)),
-    PM_REFUSED("format"),
+    PM_READ("format", pm_read_response_format),
     PM_LAST,
 };
 
@@ -50,6 +51,7 @@ static bool read_output_config(void *target, const char *name, json_t *value, pm
 
 static const pm_field choice_fields[] = {
     PM_VOID("type"),
+    PM_VOID("name"),
     PM_BOOL("disable_parallel_tool_use", PM_ASK(one_call)),
     PM_LAST,
 };
@@ -57,13 +59,7 @@ static const pm_field choice_fields[] = {
 static bool read_tool_choice(void *target, const char *name, json_t *value, pm_refusal *refusal)
 {
     pm_ask *ask = target;
-    const char *type = json_string_value(json_object_get(value, "type"));
-    if (type && strcmp(type, "none") == 0)
-        ask->tool_use = PM_TOOLS_NONE;
-    else if (!type || strcmp(type, "auto") != 0)
-        return pm_refuse(refusal, 400, "unsupported_value", name, "'%s' is supported only with the types auto and none",
-                         name);
-    return pm_fields_read(choice_fields, value, target, refusal);
+    return pm_read_anthropic_choice(ask, name, value, refusal) && pm_fields_read(choice_fields, value, target, refusal);
 }
 
 const pm_field pm_messages_fields[] = {

@@ -52,6 +52,8 @@ struct pm_server {
     pthread_t thread;
     pm_engine *engine;
     pm_scheduler *scheduler;
+    struct pm_kept_constraint *constraints; /* see constrain.c */
+    uint64_t constraint_clock;
     pm_exchange *answering; /* exchanges that have a job */
     pm_error failure;
 };

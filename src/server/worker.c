@@ -1,6 +1,7 @@
 #define _GNU_SOURCE /* POLLRDHUP */
 #include "worker.h"
 
+#include "constrain.h"
 #include "job.h"
 
 #include <poll.h>
@@ -198,6 +199,7 @@ static void *run(void *argument)
         ring(server->wake_main);
     pm_scheduler_free(server->scheduler);
     take_in(server, true);
+    pm_constraints_free(server);
     pm_engine_close(server->engine);
     return NULL;
 }

@@ -6,6 +6,8 @@ import pytest
 
 # The section of a table, and where the program has it.
 TABLES = {
+    "POST /v1/chat/completions": ("chat.c", "fields"),
+    "POST /v1/completions": ("completions.c", "fields"),
     "POST /v1/responses": ("responses_read.c", "pm_responses_fields"),
     "POST /v1/messages": ("messages_read.c", "pm_messages_fields"),
 }

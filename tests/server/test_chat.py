@@ -478,3 +478,90 @@ def test_tokens_and_templates(server):
     ):
         status, answer = post(path, body)
         assert (status, answer["error"]["param"]) == (400, name), (path, body, answer)
+
+
+# ---- answers that are held to a form ----
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "minimum": 0, "maximum": 99}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+def test_json_schema(client):
+    fmt = {"type": "json_schema", "json_schema": {"name": "person", "strict": True, "schema": PERSON}}
+    fields = {"model": "default", "messages": QUESTION, "response_format": fmt}
+    for more in {}, {"temperature": 2, "seed": 1}, {"temperature": 2, "seed": 2}:
+        choice = client.chat.completions.create(**fields, **more).choices[0]
+        person = json.loads(choice.message.content)
+        assert list(person) == ["name", "age"] and len(person["name"]) <= 8 and 0 <= person["age"] <= 99
+        assert choice.finish_reason == "stop"
+        got, _ = gather(client.chat.completions.create(stream=True, **fields, **more))
+        assert got[0]["content"] == choice.message.content
+    many = client.chat.completions.create(**fields, n=3, temperature=2, seed=1)
+    assert all(json.loads(c.message.content) for c in many.choices)
+    cut = client.chat.completions.create(**fields, max_tokens=2).choices[0]
+    assert cut.finish_reason == "length"
+
+
+def test_json_object(client):
+    fields = {"model": "default", "messages": QUESTION, "max_tokens": 200, "logit_bias": {}}
+    choice = client.chat.completions.create(response_format={"type": "json_object"}, **fields).choices[0]
+    assert choice.finish_reason == "length" or isinstance(json.loads(choice.message.content), dict)
+    assert choice.message.content.startswith("{")
+    text = client.chat.completions.create(response_format={"type": "text"}, **fields).choices[0].message.content
+    assert text == ANSWER
+
+
+CHOICES = [
+    {"type": "function", "function": {"name": name, "parameters": {
+        "type": "object", "properties": {"unit": {"enum": units}}, "required": ["unit"]}}}
+    for name, units in (("weather", ["C", "F"]), ("length", ["m", "km"]))
+]  # fmt: skip
+
+
+def test_forced_calls(scripted):
+    """The call is made whatever the model would say, in its own format."""
+    for choice, names in (
+        ("required", {"weather", "length"}),
+        ({"type": "function", "function": {"name": "length"}}, {"length"}),
+    ):
+        content, _, calls, finish = both_ways(
+            scripted, "hello", tools=CHOICES, tool_choice=choice, parallel_tool_calls=False
+        )
+        ((name, arguments),) = calls
+        assert name in names and finish == "tool_calls" and not content
+        assert json.loads(arguments)["unit"] in {"weather": ["C", "F"], "length": ["m", "km"]}[name]
+    both = both_ways(
+        scripted, "hello", tools=CHOICES, tool_choice="auto", parallel_tool_calls=False,
+        response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": ["yes"]}}},
+    )  # fmt: skip
+    assert both[2] or json.loads(both[0]) == "yes"
+    # What was reasoned before stays free.
+    content, reasoning, calls, _ = both_ways(
+        scripted, "think one", tools=CHOICES, tool_choice="required", parallel_tool_calls=False
+    )
+    assert reasoning == "let me see" and len(calls) == 1
+
+
+def test_forms_that_are_refused(server):
+    def refuse(**fields):
+        status, _, body = server.request("/v1/chat/completions", {"messages": QUESTION, **fields})
+        error = json.loads(body)["error"]
+        assert status == 400, body
+        return error["param"], error["message"]
+
+    schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"not": {}}}}
+    param, message = refuse(response_format=schema)
+    assert param == "response_format" and "not" in message
+    for bad in 5, {}, {"type": "xml"}, {"type": "json_schema"}, {"type": "json_schema", "json_schema": {"schema": 5}}:
+        assert refuse(response_format=bad)[0] == "response_format"
+    for bad in 5, "some", {"type": "function"}, {"type": "function", "function": {}}, "required":
+        assert refuse(tool_choice=bad)[0] == "tool_choice"
+    assert refuse(tools=[{"type": "function", "function": {}}])[0] == "tools"
+    assert refuse(tools=[{"type": "web_search"}])[0] == "tools"
+    other = {"type": "function", "function": {"name": "none such"}}
+    assert refuse(tools=TOOLS, tool_choice=other)[0] == "tool_choice"
+    assert refuse(response_format={"type": "json_object"}, ignore_eos=True)
