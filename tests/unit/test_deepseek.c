@@ -375,8 +375,8 @@ static void to_fp8(edit *e, edit *plain, const char *name, int block_rows, int b
     free(scales);
 }
 
-/* Every matrix of the layers in fp8: what the dequantised model says, but for the order of sums. Blocks are partial at the ends, and heads of
- * kv_b_proj begin inside them; the last round has one scale for each matrix (cases.md, G4). */
+/* Every matrix of the layers in fp8: what the dequantised model says, but for the order of sums. Blocks are partial at
+ * the ends, and heads of kv_b_proj begin inside them; the last round has one scale for each matrix (cases.md, G4). */
 static void fp8_blocks(void **state)
 {
     (void)state;
