@@ -249,25 +249,70 @@ bool pm_disk_find(pm_disk *disk, const pm_token *ids, size_t n, pm_disk_hit *out
     return found;
 }
 
-int pm_disk_load(pm_disk *disk, const pm_disk_hit *hit, pm_session **out, pm_error *err)
+struct pm_fetch {
+    pm_disk *disk;
+    pm_disk_hit hit;
+    char *path;
+    pm_loading *loading;
+    double seconds; /* so far */
+};
+
+/* Tells the index what became of a file. */
+static void note_end(pm_fetch *fetch, int status)
 {
-    pm_buf path = {0};
-    if (pm_buf_printf(&path, "%s/%s", disk->dir, hit->name) != PM_OK)
-        return pm_fail_memory(err);
-    double start = pm_now();
-    int status = pm_saved_get(out, disk->engine, &disk->owner, path.data, NULL, NULL, err);
-    double seconds = pm_now() - start;
+    pm_disk *disk = fetch->disk;
     if (status == PM_OK)
-        (void)utimensat(AT_FDCWD, path.data, NULL, 0); /* so that other processes know that it is of use */
+        (void)utimensat(AT_FDCWD, fetch->path, NULL, 0); /* so that other processes know that it is of use */
     pthread_mutex_lock(&disk->lock);
-    pm_index_loaded(disk, hit->name, status);
+    pm_index_loaded(disk, fetch->hit.name, status);
     if (status == PM_OK) {
         disk->loads++;
-        disk->read_rate = (disk->read_rate + (double)hit->bytes / (seconds + 1e-6)) / 2;
+        disk->read_rate = (disk->read_rate + (double)fetch->hit.bytes / (fetch->seconds + 1e-6)) / 2;
     }
     pthread_mutex_unlock(&disk->lock);
-    pm_buf_free(&path);
+}
+
+int pm_fetch_begin(pm_fetch **out, pm_disk *disk, const pm_disk_hit *hit, pm_error *err)
+{
+    pm_buf path = {0};
+    pm_fetch *fetch = calloc(1, sizeof(*fetch));
+    if (!fetch || pm_buf_printf(&path, "%s/%s", disk->dir, hit->name) != PM_OK) {
+        free(fetch);
+        return pm_fail_memory(err);
+    }
+    *fetch = (pm_fetch){.disk = disk, .hit = *hit, .path = path.data};
+    double start = pm_now();
+    int status = pm_loading_begin(&fetch->loading, disk->engine, &disk->owner, fetch->path, err);
+    fetch->seconds = pm_now() - start;
+    if (status == PM_OK) {
+        *out = fetch;
+        return PM_OK;
+    }
+    note_end(fetch, status);
+    pm_fetch_free(fetch);
     return status;
+}
+
+int pm_fetch_go_on(pm_fetch *fetch, double seconds, pm_session **out, pm_error *err)
+{
+    pm_session *session = NULL;
+    double start = pm_now();
+    int status = pm_loading_go_on(fetch->loading, seconds, &session, err);
+    fetch->seconds += pm_now() - start;
+    if (session)
+        *out = session;
+    if (session || status != PM_OK)
+        note_end(fetch, status);
+    return status;
+}
+
+void pm_fetch_free(pm_fetch *fetch)
+{
+    if (!fetch)
+        return;
+    pm_loading_free(fetch->loading);
+    free(fetch->path);
+    free(fetch);
 }
 
 void pm_disk_describe(pm_disk *disk, pm_scheduler_info *out)

@@ -59,8 +59,17 @@ typedef struct pm_disk_hit {
 /* The file that keeps most of ids[0..n); false when none keeps anything. */
 bool pm_disk_find(pm_disk *disk, const pm_token *ids, size_t n, pm_disk_hit *out);
 
-/* Reads it; a file that has vanished or is damaged is an error and is not found again. */
-int pm_disk_load(pm_disk *disk, const pm_disk_hit *hit, pm_session **out, pm_error *err);
+/* A file that is being read, in pieces. */
+typedef struct pm_fetch pm_fetch;
+
+/* A file that has vanished or is damaged is an error, here or later, and is not found again. */
+int pm_fetch_begin(pm_fetch **out, pm_disk *disk, const pm_disk_hit *hit, pm_error *err);
+
+/* Reads for so many seconds, about. *out becomes the session when it is complete, and stays as it was before. */
+int pm_fetch_go_on(pm_fetch *fetch, double seconds, pm_session **out, pm_error *err);
+
+/* NULL is allowed. */
+void pm_fetch_free(pm_fetch *fetch);
 
 /* Fills in what the files are and what became of them. */
 void pm_disk_describe(pm_disk *disk, pm_scheduler_info *out);

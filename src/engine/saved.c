@@ -273,6 +273,17 @@ int pm_session_save(const pm_session *session, const char *path, const void *not
 
 /* ---- loading ---- */
 
+struct pm_loading {
+    pm_reader reader;
+    header head;
+    char *note;
+    void *scratch;
+    pm_session *session; /* without a length until it is complete */
+    int slot;            /* the layer's rows that are being read */
+    bool present;        /* states and logits have been read */
+    bool done;
+};
+
 /* The name that a message may show: printable ASCII, as every model_type here is, then zeros to the end. */
 static bool is_name(const char *name, size_t size)
 {
@@ -361,19 +372,18 @@ static int read_tokens(pm_reader *reader, pm_session *session, size_t n, pm_erro
     return status;
 }
 
-static int read_rows(pm_reader *reader, pm_session *session, int slot, size_t tokens, void *scratch, pm_error *err)
+/* The next rows of the layer that is being read. */
+static int read_rows(pm_loading *l, pm_error *err)
 {
-    const pm_engine *engine = session->engine;
-    int64_t n = (int64_t)tokens / engine->cache->rows[slot].ratio;
-    for (int64_t first = 0; first < n; first += PIECE) {
-        int64_t piece = n - first < PIECE ? n - first : PIECE;
-        int status = pm_read(reader, scratch, (size_t)piece * row_bytes(engine, slot), err);
-        if (status == PM_OK)
-            status = engine->backend->ops->rows_import(engine->backend, session->rows[slot], piece, scratch, err);
-        if (status != PM_OK)
-            return status;
-    }
-    return PM_OK;
+    const pm_engine *engine = l->session->engine;
+    pm_rows *rows = l->session->rows[l->slot];
+    int64_t n = (int64_t)l->head.tokens / engine->cache->rows[l->slot].ratio;
+    int64_t left = n - engine->backend->ops->rows_length(rows), piece = left < PIECE ? left : PIECE;
+    int status = pm_read(&l->reader, l->scratch, (size_t)piece * row_bytes(engine, l->slot), err);
+    if (status == PM_OK)
+        status = engine->backend->ops->rows_import(engine->backend, rows, piece, l->scratch, err);
+    l->slot += left == piece;
+    return status;
 }
 
 static int read_states(pm_reader *reader, const pm_engine *engine, pm_state *const *states, void *scratch,
@@ -407,27 +417,6 @@ static int read_snapshot(pm_reader *reader, pm_session *session, size_t tokens, 
     return status;
 }
 
-/* Everything after the note, into an empty session. */
-static int read_session(pm_reader *reader, pm_session *session, const header *h, void *scratch, pm_error *err)
-{
-    const pm_engine *engine = session->engine;
-    size_t tokens = (size_t)h->tokens;
-    int status = read_tokens(reader, session, tokens, err);
-    for (int i = 0; status == PM_OK && i < engine->cache->n_rows; i++)
-        status = read_rows(reader, session, i, tokens, scratch, err);
-    if (status == PM_OK)
-        status = read_states(reader, engine, session->states, scratch, err);
-    if (status == PM_OK && h->has_logits)
-        status = pm_read(reader, session->logits, (size_t)engine->vocab * sizeof(float), err);
-    for (uint32_t i = 0; status == PM_OK && i < h->snapshots; i++)
-        status = read_snapshot(reader, session, tokens, scratch, err);
-    if (status == PM_OK)
-        status = pm_reader_finish(reader, err);
-    session->length = tokens;
-    session->has_logits = h->has_logits;
-    return status;
-}
-
 /* The note, terminated. */
 static int read_note(pm_reader *reader, size_t len, char **out, pm_error *err)
 {
@@ -443,54 +432,107 @@ static int read_note(pm_reader *reader, size_t len, char **out, pm_error *err)
     return status;
 }
 
-int pm_saved_get(pm_session **out, pm_engine *engine, const pm_owner *owner, const char *path, char **note,
-                 size_t *note_len, pm_error *err)
+/* States, logits, and the end of a file without snapshots. */
+static int read_present(pm_loading *l, pm_error *err)
 {
-    header h = {0};
-    pm_reader reader = {.fd = -1};
-    pm_session *session = NULL;
-    char *text = NULL;
-    void *scratch = NULL;
-    int status = pm_reader_open(&reader, path, err);
-    if (status == PM_OK)
-        status = read_header(&reader, &h, err);
-    if (status == PM_OK)
-        status = check_owner(owner, path, &h.owner, err);
-    if (status == PM_OK)
-        status = check_sizes(engine, &reader, &h, err);
-    if (status == PM_OK && h.tokens > (uint64_t)engine->ctx)
-        status = pm_fail(err, PM_ERR_LIMIT, "%s: has %llu tokens, more than the context of %d", path,
-                         (unsigned long long)h.tokens, engine->ctx);
-    if (status == PM_OK)
-        status = read_note(&reader, (size_t)h.note, &text, err);
-    if (status == PM_OK)
-        status = make_scratch(engine, &scratch, err);
-    if (status == PM_OK)
-        status = pm_session_new(&session, engine, err);
-    if (status == PM_OK)
-        status = read_session(&reader, session, &h, scratch, err);
-    if (status == PM_OK) {
-        *out = session;
-        session = NULL;
-        if (note_len)
-            *note_len = (size_t)h.note;
-        if (note) {
-            *note = text;
-            text = NULL;
-        }
-    }
-    pm_session_free(session);
-    pm_reader_close(&reader);
-    free(text);
-    free(scratch);
+    pm_session *session = l->session;
+    int status = read_states(&l->reader, session->engine, session->states, l->scratch, err);
+    if (status == PM_OK && l->head.has_logits)
+        status = pm_read(&l->reader, session->logits, (size_t)session->engine->vocab * sizeof(float), err);
+    l->present = true;
     return status;
+}
+
+/* The next part of the file. */
+static int read_part(pm_loading *l, pm_error *err)
+{
+    if (l->slot < l->session->engine->cache->n_rows)
+        return read_rows(l, err);
+    if (!l->present)
+        return read_present(l, err);
+    if ((uint32_t)l->session->n_snapshots < l->head.snapshots)
+        return read_snapshot(&l->reader, l->session, (size_t)l->head.tokens, l->scratch, err);
+    l->done = true;
+    l->session->length = (size_t)l->head.tokens;
+    l->session->has_logits = l->head.has_logits;
+    return pm_reader_finish(&l->reader, err);
+}
+
+int pm_loading_begin(pm_loading **out, pm_engine *engine, const pm_owner *owner, const char *path, pm_error *err)
+{
+    pm_loading *l = calloc(1, sizeof(*l));
+    if (!l)
+        return pm_fail_memory(err);
+    l->reader.fd = -1;
+    int status = pm_reader_open(&l->reader, path, err);
+    if (status == PM_OK)
+        status = read_header(&l->reader, &l->head, err);
+    if (status == PM_OK)
+        status = check_owner(owner, path, &l->head.owner, err);
+    if (status == PM_OK)
+        status = check_sizes(engine, &l->reader, &l->head, err);
+    if (status == PM_OK && l->head.tokens > (uint64_t)engine->ctx)
+        status = pm_fail(err, PM_ERR_LIMIT, "%s: has %llu tokens, more than the context of %d", path,
+                         (unsigned long long)l->head.tokens, engine->ctx);
+    if (status == PM_OK)
+        status = read_note(&l->reader, (size_t)l->head.note, &l->note, err);
+    if (status == PM_OK)
+        status = make_scratch(engine, &l->scratch, err);
+    if (status == PM_OK)
+        status = pm_session_new(&l->session, engine, err);
+    if (status == PM_OK)
+        status = read_tokens(&l->reader, l->session, (size_t)l->head.tokens, err);
+    if (status == PM_OK)
+        *out = l;
+    else
+        pm_loading_free(l);
+    return status;
+}
+
+int pm_loading_go_on(pm_loading *l, double seconds, pm_session **out, pm_error *err)
+{
+    double end = pm_now() + seconds;
+    int status = PM_OK;
+    while (status == PM_OK && !l->done) {
+        status = read_part(l, err);
+        if (seconds > 0 && pm_now() >= end)
+            break;
+    }
+    if (status == PM_OK && l->done) {
+        *out = l->session;
+        l->session = NULL;
+    }
+    return status;
+}
+
+void pm_loading_free(pm_loading *l)
+{
+    if (!l)
+        return;
+    pm_session_free(l->session);
+    pm_reader_close(&l->reader);
+    free(l->note);
+    free(l->scratch);
+    free(l);
 }
 
 int pm_session_load(pm_session **out, pm_engine *engine, const char *path, char **note, size_t *note_len, pm_error *err)
 {
     pm_owner owner;
+    pm_loading *loading = NULL;
     int status = pm_owner_of(engine, &owner, err);
-    return status ? status : pm_saved_get(out, engine, &owner, path, note, note_len, err);
+    if (status == PM_OK)
+        status = pm_loading_begin(&loading, engine, &owner, path, err);
+    if (status == PM_OK)
+        status = pm_loading_go_on(loading, 0, out, err);
+    if (status == PM_OK && note_len)
+        *note_len = (size_t)loading->head.note;
+    if (status == PM_OK && note) {
+        *note = loading->note;
+        loading->note = NULL;
+    }
+    pm_loading_free(loading);
+    return status;
 }
 
 /* ---- looking into a file ---- */

@@ -25,9 +25,17 @@ bool pm_saved_bytes(const pm_session *session, size_t note_len, uint64_t *out);
 int pm_saved_put(const pm_session *session, const pm_owner *owner, const void *note, size_t note_len, pm_writer *writer,
                  const _Atomic bool *stop, pm_error *err);
 
-/* The session in the file, as pm_session_load gives it. */
-int pm_saved_get(pm_session **out, pm_engine *engine, const pm_owner *owner, const char *path, char **note,
-                 size_t *note_len, pm_error *err);
+/* A session that is being read. */
+typedef struct pm_loading pm_loading;
+
+int pm_loading_begin(pm_loading **out, pm_engine *engine, const pm_owner *owner, const char *path, pm_error *err);
+
+/* Goes on for so many seconds, about; 0: to the end. *out becomes the session when it is complete, and stays as it was
+ * before. */
+int pm_loading_go_on(pm_loading *loading, double seconds, pm_session **out, pm_error *err);
+
+/* NULL is allowed. */
+void pm_loading_free(pm_loading *loading);
 
 /* What the beginning of a file says. Its header agrees with itself and with the file's length; nothing else has been
  * checked. */

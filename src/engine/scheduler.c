@@ -7,7 +7,8 @@ enum {
     PARALLEL = 8,    /* default of pm_scheduler_options.parallel */
     QUEUE = 64,      /* and of .queue */
     SMALL_PIECE = 8, /* tokens of prompts beside answers in a step, at least */
-    WORTH_IT = 64    /* tokens that another prompt must save for one to wait until it has been read */
+    WORTH_IT = 64,   /* tokens that another prompt must save for one to wait until it has been read */
+    FETCH_SHARE = 4  /* one part in so many of step_seconds is for reading timelines from the disk */
 };
 
 static const uint64_t DISK_BYTES = (uint64_t)10 << 30; /* default of pm_scheduler_options.disk_bytes */
@@ -186,6 +187,8 @@ void pm_scheduler_describe(const pm_scheduler *scheduler, pm_scheduler_info *out
 static void take_out(pm_request *request)
 {
     pm_scheduler *scheduler = request->scheduler;
+    if (scheduler->fetch_for == request)
+        scheduler->fetch_for = NULL;
     for (pm_request **at = &scheduler->queue; *at; at = &(*at)->next)
         if (*at == request) {
             *at = request->next;
@@ -255,6 +258,7 @@ void pm_scheduler_free(pm_scheduler *scheduler)
     while (scheduler->queue)
         end_cancelled(scheduler->queue);
     bury(scheduler);
+    pm_fetch_free(scheduler->fetch);
     pm_pasts_free(&scheduler->pasts);
     free(scheduler->live);
     free(scheduler->work);
@@ -304,7 +308,7 @@ static struct source find_source(pm_scheduler *scheduler, pm_request *request)
 /* Bytes that the timelines in the making will grow by until their prompts have been read. */
 static uint64_t outstanding(const pm_scheduler *scheduler)
 {
-    uint64_t bytes = 0;
+    uint64_t bytes = scheduler->fetch_bytes;
     for (int i = 0; i < scheduler->n_live; i++) {
         const pm_request *request = scheduler->live[i];
         bytes += growth(scheduler->engine, request->session->length, request->n - request->session->length);
@@ -327,30 +331,60 @@ static pm_eviction room_for(pm_request *request, struct source *source)
     return make_room(scheduler, bytes + growth(engine, 0, request->n), NULL, false);
 }
 
-/* Reads a timeline back from the disk, as one that is kept, when that is less work than to compute what it has and
- * `source` has not. Without room or with a file that cannot be read, nothing is lost but the attempt. */
-static pm_eviction fetch(pm_request *request, const struct source *source)
+/* Finds a timeline on disk with which less work is left than with `source`: its file is read faster than what it has
+ * more is computed. */
+static bool find_on_disk(const pm_request *request, const struct source *source, pm_disk_hit *hit)
+{
+    const pm_scheduler *scheduler = request->scheduler;
+    if (!pm_disk_find(scheduler->pasts.disk, request->ids, request->n, hit) || hit->kept < source->kept + WORTH_IT ||
+        hit->length > scheduler->capacity)
+        return false;
+    double seconds = scheduler->token_seconds * (double)(hit->kept - source->kept);
+    return !(seconds > 0 && hit->seconds > seconds);
+}
+
+/* Begins to read a timeline back from the disk. PM_EVICT_NONE: it cannot be read, or there is no room. */
+static pm_eviction begin_fetch(pm_request *request, const pm_disk_hit *hit)
 {
     pm_scheduler *scheduler = request->scheduler;
     const pm_engine *engine = scheduler->engine;
-    pm_disk_hit hit;
-    pm_session *session;
-    pm_error err;
-    if (!pm_disk_find(scheduler->pasts.disk, request->ids, request->n, &hit) || hit.kept < source->kept + WORTH_IT ||
-        hit.length > scheduler->capacity)
-        return PM_EVICT_NONE;
-    double seconds = scheduler->token_seconds * (double)(hit.kept - source->kept);
-    if (seconds > 0 && hit.seconds > seconds)
-        return PM_EVICT_NONE;
-    uint64_t bytes = pm_engine_session_bytes(engine, hit.length, hit.snapshots) + outstanding(scheduler) +
-                     growth(engine, hit.kept, request->n - hit.kept);
-    pm_eviction room = make_room(scheduler, bytes, NULL, false);
+    uint64_t bytes = pm_engine_session_bytes(engine, hit->length, hit->snapshots);
+    pm_eviction room = make_room(
+        scheduler, bytes + outstanding(scheduler) + growth(engine, hit->kept, request->n - hit->kept), NULL, false);
     if (room != PM_EVICT_DONE)
         return room;
-    if (pm_disk_load(scheduler->pasts.disk, &hit, &session, &err) != PM_OK)
+    uint64_t before = pm_engine_held(engine);
+    if (pm_fetch_begin(&scheduler->fetch, scheduler->pasts.disk, hit, NULL) != PM_OK)
         return PM_EVICT_NONE;
-    pm_pasts_keep(&scheduler->pasts, session);
+    uint64_t took = pm_engine_held(engine) - before;
+    scheduler->fetch_bytes = bytes > took ? bytes - took : 0;
+    scheduler->fetch_for = request;
     return PM_EVICT_DONE;
+}
+
+static void end_fetch(pm_scheduler *scheduler)
+{
+    pm_fetch_free(scheduler->fetch);
+    scheduler->fetch = NULL;
+    scheduler->fetch_for = NULL;
+    scheduler->fetch_bytes = 0;
+}
+
+/* Reads on, for a part of the time of a step. A complete timeline is one that is kept; with a file that cannot be read
+ * nothing is lost but the attempt. */
+static void go_on_fetching(pm_scheduler *scheduler)
+{
+    pm_session *session = NULL;
+    if (!scheduler->fetch)
+        return;
+    uint64_t before = pm_engine_held(scheduler->engine);
+    int status = pm_fetch_go_on(scheduler->fetch, scheduler->options.step_seconds / FETCH_SHARE, &session, NULL);
+    uint64_t took = pm_engine_held(scheduler->engine) - before;
+    scheduler->fetch_bytes -= took < scheduler->fetch_bytes ? took : scheduler->fetch_bytes;
+    if (session || status != PM_OK)
+        end_fetch(scheduler);
+    if (session)
+        pm_pasts_keep(&scheduler->pasts, session);
 }
 
 /* Gives a request its timeline, cut to what it shares with the source. */
@@ -397,35 +431,46 @@ static void take_up(pm_request *request)
     scheduler->info.computed += request->cost.computed;
 }
 
-/* Finds out where a request's timeline comes from, and makes room for it. */
-static pm_eviction settle(pm_request *request, struct source *source)
+/* Asks the disk for a request's timeline, once. PM_EVICT_DONE: it is to wait for one; PM_EVICT_NONE: there is none. */
+static pm_eviction ask_disk(pm_request *request, const struct source *source)
 {
-    *source = find_source(request->scheduler, request);
-    if (source->promised)
-        return PM_EVICT_LATER;
-    if (request->scheduler->pasts.disk && !request->fetched) {
-        pm_eviction fetched = fetch(request, source);
-        if (fetched == PM_EVICT_LATER)
-            return fetched;
+    pm_scheduler *scheduler = request->scheduler;
+    pm_disk_hit hit;
+    if (!scheduler->pasts.disk)
+        return PM_EVICT_NONE;
+    if (scheduler->fetch && scheduler->fetch_for == request)
+        return PM_EVICT_DONE;
+    if (request->fetched || !find_on_disk(request, source, &hit)) {
         request->fetched = true;
-        *source = find_source(request->scheduler, request); /* another, or what it was has gone */
+        return PM_EVICT_NONE;
     }
-    return room_for(request, source);
+    if (scheduler->fetch)
+        return PM_EVICT_DONE; /* one after the other */
+    pm_eviction begun = begin_fetch(request, &hit);
+    request->fetched = begun != PM_EVICT_LATER;
+    return begun;
 }
 
-/* Takes requests up in order, while there is room. One waits while a prompt is being read that it shares much with. */
+/* Takes requests up in order, while there is room. One waits while a prompt is being read that it shares much with, or
+ * its timeline from the disk. */
 static void admit(pm_scheduler *scheduler)
 {
     pm_request *next;
     for (pm_request *request = scheduler->queue; request; request = next) {
-        struct source source;
         pm_error err = {0};
         next = request->next;
         if (scheduler->full || scheduler->n_live == scheduler->options.parallel)
             return;
-        pm_eviction room = settle(request, &source);
-        if (room == PM_EVICT_LATER && source.promised)
+        struct source source = find_source(scheduler, request);
+        if (source.promised)
             continue;
+        pm_eviction room = ask_disk(request, &source);
+        if (room == PM_EVICT_DONE)
+            continue;
+        if (room == PM_EVICT_NONE) {
+            source = find_source(scheduler, request); /* asking may have taken its place */
+            room = room_for(request, &source);
+        }
         if (room == PM_EVICT_LATER) {
             if (!scheduler->n_live)
                 pm_pasts_wait(&scheduler->pasts);
@@ -493,7 +538,7 @@ static void prepare(pm_scheduler *scheduler)
     pm_engine *engine = scheduler->engine;
     for (;;) {
         size_t reading = 0, writing = 0;
-        uint64_t bytes = 0;
+        uint64_t bytes = scheduler->fetch_bytes;
         for (int i = 0; i < scheduler->n_live; i++) {
             reading += left(scheduler->live[i]) > 1;
             writing += left(scheduler->live[i]) == 1;
@@ -508,6 +553,10 @@ static void prepare(pm_scheduler *scheduler)
         }
         if (make_room(scheduler, bytes, NULL, true) == PM_EVICT_DONE || !scheduler->n_live)
             return;
+        if (scheduler->fetch) {
+            end_fetch(scheduler);
+            continue;
+        }
         if (scheduler->n_live > 1) {
             put_back(scheduler);
             continue;
@@ -620,7 +669,7 @@ static bool advance(pm_request *request)
 
 bool pm_scheduler_step(pm_scheduler *scheduler)
 {
-    bool any = scheduler->queue || scheduler->n_live;
+    bool any = scheduler->queue || scheduler->n_live || scheduler->fetch;
     pm_request *next;
     for (pm_request *request = scheduler->queue; request; request = next) {
         next = request->next;
@@ -630,6 +679,7 @@ bool pm_scheduler_step(pm_scheduler *scheduler)
     for (int i = scheduler->n_live; i-- > 0;)
         if (scheduler->live[i]->cancelled)
             end_cancelled(scheduler->live[i]);
+    go_on_fetching(scheduler);
     admit(scheduler);
     prepare(scheduler);
     if (scheduler->n_live)

@@ -78,6 +78,9 @@ struct pm_scheduler {
     pm_request **live;            /* [parallel], n_live of them, by age */
     pm_work *work;                /* [parallel] */
     pm_pasts pasts;
+    pm_fetch *fetch;       /* a timeline that is being read from the disk, or NULL */
+    pm_request *fetch_for; /* who waits for it; NULL: nobody any more */
+    uint64_t fetch_bytes;  /* that it will take in memory, beyond what it takes now */
     int n_live;
     bool full;              /* nothing can be taken up until an answer ends */
     size_t piece;           /* tokens of prompts in a step that answers wait for */

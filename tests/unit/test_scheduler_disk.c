@@ -412,6 +412,51 @@ static void test_written_soon(void **state)
     each_file(remove_it);
 }
 
+/* A long timeline is read in pieces, beside which another answer grows by a token a step; who waits for it may go, and
+ * so may the scheduler. */
+static void test_fetch_beside_answers(void **state)
+{
+    (void)state;
+    enum { LONG = 4000 };
+    static pm_token ids[LONG];
+    random_ids(ids, LONG);
+    ids[0] = 0;
+    prompts[1][0] = 1;
+    for (int states = 0; states < 2; states++) {
+        pm_scheduler_options options = on_disk(0, 0);
+        begin(states, &options);
+        assert_int_equal(answer_to(0, ids, LONG), LONG);
+        options.step_seconds = 1e-9; /* every piece takes too long */
+        for (int how = 0; how < 3; how++) {
+            restart(states, &options);
+            scheduler->token_seconds = 1e3;
+            ask(1, prompts[1], 10, 0, options_of(400, 0));
+            pm_scheduler_step(scheduler);
+            ask(2, ids, LONG, 0, options_of(ANSWER, 0));
+            for (int i = 0; i < 50; i++) {
+                uint64_t sampled = describe().sampled;
+                pm_scheduler_step(scheduler);
+                assert_int_equal(describe().sampled, sampled + 1);
+                assert_int_equal(describe().waiting, 1);
+            }
+            assert_int_equal(describe().fetched, 0);
+            if (how == 1)
+                pm_request_cancel(answers[2].request);
+            if (how < 2) {
+                run();
+                same_alone(1, prompts[1], 10, options_of(400, 0));
+                assert_int_equal(describe().fetched, 1);
+            }
+            if (how == 0) {
+                same_alone(2, ids, LONG, options_of(ANSWER, 0));
+                assert_int_equal(answers[2].result.prompt.computed, states ? 0 : 1);
+            }
+        }
+        finish();
+        each_file(remove_it);
+    }
+}
+
 static void test_refused_folders(void **state)
 {
     (void)state;
@@ -454,6 +499,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_killed, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_two_processes, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_written_soon, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(test_fetch_beside_answers, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_refused_folders, make_folder, remove_folder),
     };
     return cmocka_run_group_tests(tests, open_tokenizer, close_tokenizer);
