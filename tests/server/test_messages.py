@@ -120,6 +120,20 @@ def test_calls(ask):
     assert [b.type for b in none.content] == ["text"] and none.stop_reason == "end_turn"
 
 
+def test_answers_held_to_a_form(ask):
+    """A call that is made whatever the model would say; an answer of a schema."""
+    unit = {"type": "object", "properties": {"unit": {"enum": ["C", "F"]}}, "required": ["unit"]}
+    tools = [*TOOLS, {"name": "weather", "input_schema": unit}]
+    for choice, names in ({"type": "any"}, {"add", "weather"}), ({"type": "tool", "name": "weather"}, {"weather"}):
+        choice = {**choice, "disable_parallel_tool_use": True}
+        answer = both_ways(ask, "hello", tools=tools, tool_choice=choice)
+        (call,) = answer.content
+        assert (call.type, answer.stop_reason) == ("tool_use", "tool_use") and call.name in names
+        assert call.name == "add" or call.input["unit"] in ("C", "F")
+    form = {"format": {"type": "json_schema", "schema": {**unit, "additionalProperties": False}}}
+    assert json.loads(both_ways(ask, "hello", output_config=form).content[0].text)["unit"] in ("C", "F")
+
+
 def test_endings(ask):
     cut = both_ways(ask, "endless", max_tokens=4)
     assert (cut.content[0].text, cut.stop_reason, cut.usage.output_tokens) == ("1231", "max_tokens", 4)
@@ -182,6 +196,8 @@ def test_an_agent(ask):
         ({"max_tokens": -1}, ["max_tokens"]),
         ({"tool_choice": {"type": "some"}}, ["tool_choice"]),
         ({"tool_choice": "auto"}, ["tool_choice"]),
+        ({"tool_choice": {"type": "any"}}, ["tool_choice", "no tools"]),
+        ({"tool_choice": {"type": "tool"}}, ["tool_choice"]),
         ({"thinking": {"type": "deep"}}, ["thinking.type"]),
         ({"mcp_servers": []}, ["mcp_servers"]),
         ({"container": "c"}, ["container"]),

@@ -5,6 +5,7 @@ import json
 import openai
 import pytest
 from openai import OpenAI
+from pydantic import BaseModel, Field
 from spoken import ARGUMENTS, PARAMETERS, REASONING, TEXT
 
 TOOLS = [{"type": "function", "name": "add", "description": "Adds.", "parameters": PARAMETERS, "strict": False}]
@@ -17,9 +18,9 @@ def ask(speaker):
     return lambda input, **fields: client.responses.create(model="spoken", input=input, **fields)
 
 
-def streamed(ask, text, **fields):
+def streamed(ask, question, **fields):
     """The last event's response; every other event must fit what came before it, and come in the documented order."""
-    events = list(ask(text, stream=True, **fields))
+    events = list(ask(question, stream=True, **fields))
     assert [event.sequence_number for event in events] == list(range(len(events)))
     assert [event.type for event in events[:2]] == ["response.created", "response.in_progress"]
     assert events[0].response.status == "in_progress" and events[0].response.output == []
@@ -61,9 +62,9 @@ def bare(response):
     return content
 
 
-def both_ways(ask, text, **fields):
-    whole = ask(text, **fields)
-    assert bare(streamed(ask, text, **fields)) == bare(whole)
+def both_ways(ask, question, **fields):
+    whole = ask(question, **fields)
+    assert bare(streamed(ask, question, **fields)) == bare(whole)
     return whole
 
 
@@ -166,6 +167,25 @@ def test_an_agent(ask):
     assert second.usage.input_tokens_details.cached_tokens > 0
 
 
+class Person(BaseModel):
+    name: str = Field(max_length=8)
+    age: int = Field(ge=0, le=99)
+
+
+def test_answers_held_to_a_form(ask, server):
+    """A model of pydantic's through the client's own helper; a call that is made whatever the model would say."""
+    client = OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=60)
+    bounds = {"type": "object", "properties": {"age": {"type": "integer", "minimum": 1, "maximum": 9}},
+              "required": ["age"], "additionalProperties": False}  # fmt: skip
+    form = {"format": {"type": "json_schema", "name": "bounds", "schema": bounds, "strict": True}}
+    assert 1 <= json.loads(both_ways(ask, "hello", text=form).output_text)["age"] <= 9
+    parsed = client.responses.parse(model="default", input="What is a dog?", text_format=Person)
+    assert isinstance(parsed.output_parsed, Person) and parsed.status == "completed"
+    for choice in "required", {"type": "function", "name": "add"}:
+        answer = both_ways(ask, "hello", tools=TOOLS, tool_choice=choice, parallel_tool_calls=False, max_output_tokens=200)
+        assert [(item.type, item.name) for item in answer.output] == [("function_call", "add")]
+
+
 @pytest.mark.parametrize(
     "fields, words",
     [
@@ -183,6 +203,8 @@ def test_an_agent(ask):
         ({"reasoning": {"mode": "pro"}}, ["mode"]),
         ({"text": {"verbosity": "low"}}, ["verbosity"]),
         ({"text": {"format": {"type": "xml"}}}, ["format"]),
+        ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {"not": {}}}}}, ["'not'"]),
+        ({"tool_choice": "required"}, ["tool_choice"]),
         ({"instructions": 5}, ["instructions"]),
     ],
 )
