@@ -110,7 +110,7 @@ void pm_automaton_release(pm_automaton *automaton, pm_mark mark)
 
 static bool grow_seen(pm_automaton *automaton)
 {
-    size_t cap = automaton->seen_cap * 2;
+    size_t cap = automaton->seen_cap ? automaton->seen_cap * 2 : FIRST_SEEN;
     pm_seen *seen = calloc(cap, sizeof(*seen)), *old = automaton->seen;
     if (!seen) {
         fail(automaton, PM_ERR_MEMORY);

@@ -127,8 +127,6 @@ static int32_t build_value(const argument *a, int32_t end, int32_t next)
     pm_schema_reader *reader = a->build->reader;
     pm_grammar *grammar = reader->grammar;
     int32_t value;
-    size_t before = pm_schema_in(reader, "properties");
-    pm_schema_in(reader, a->member->name);
     if (a->raw) {
         int32_t rule = pm_rule_new(grammar, false), outer = pm_rule_enter(grammar, rule);
         int32_t done = pm_node_return(grammar), split = pm_node_split(grammar);
@@ -142,7 +140,6 @@ static int32_t build_value(const argument *a, int32_t end, int32_t next)
     } else {
         value = pm_schema_value(reader, a->member->schema, a->types, before_end(a, end));
     }
-    pm_schema_out(reader, before);
     return before_end(a, value);
 }
 
@@ -219,7 +216,10 @@ int32_t pm_call_members(const pm_call_build *b, const pm_call_tool *tool, int fr
     read_members(b, tool, &members);
     for (size_t i = members.n; i-- > 0 && b->reader->status == PM_OK;) {
         argument a = {.build = b, .member = &members.list[i]};
+        size_t before = pm_schema_in(b->reader, "properties");
+        pm_schema_in(b->reader, a.member->name);
         int32_t this = build_argument(&a, tool, from, to, next);
+        pm_schema_out(b->reader, before);
         next = members.list[i].required ? this : pm_node_either(b->reader->grammar, this, next);
     }
     free(members.list);

@@ -317,7 +317,7 @@ int pm_grammar_finish(pm_grammar *grammar, int32_t root)
         return grammar->status;
     find_depths(grammar);
     uint8_t depth = grammar->rules[root].depth;
-    if (depth == NEVER || depth > PM_DEPTH_MAX)
+    if (depth > PM_DEPTH_MAX)
         return depth == NEVER ? PM_ERR_INVALID : PM_ERR_LIMIT;
     for (size_t i = 0; i < grammar->n_nodes; i++)
         if (grammar->nodes[i].depth <= PM_DEPTH_MAX)

@@ -1,32 +1,28 @@
 /* Values that are given one by one, and what is none of them: trees of bytes. */
 #include "text/schema_parts.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* A real number with as few digits as give it back. */
-static json_t *shortest(json_t *value)
+/* The digits that give a real number back; 17 of any other value. */
+static size_t digits_of(const json_t *value)
 {
+    char text[64];
+    double number = json_real_value(value);
     for (int digits = 1; json_is_real(value) && digits < 17; digits++) {
-        char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(digits));
-        json_t *again = text ? json_loads(text, JSON_DECODE_ANY, NULL) : NULL;
-        bool same = again && json_is_real(again) && json_real_value(again) == json_real_value(value);
-        free(text);
-        json_decref(again);
-        if (same)
-            return json_integer(digits);
+        snprintf(text, sizeof(text), "%.*g", digits, number);
+        if (strtod(text, NULL) == number)
+            return (size_t)digits;
     }
-    return json_integer(17);
+    return 17;
 }
 
 int pm_json_literal(json_t *value, bool no_angle, pm_buf *out)
 {
-    json_t *precision = shortest(value);
-    size_t digits = (size_t)json_integer_value(precision);
-    char *text =
-        precision && value ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(digits)) : NULL;
+    size_t flags = JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(digits_of(value));
+    char *text = value ? json_dumps(value, flags) : NULL;
     int status = text ? PM_OK : PM_ERR_MEMORY;
-    json_decref(precision);
     json_decref(value);
     for (const char *p = text; status == PM_OK && *p; p++) {
         bool angle = no_angle && *p == '<'; /* it is in a string */

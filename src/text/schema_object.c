@@ -34,24 +34,24 @@ static int read_required(pm_schema_reader *reader, const json_t *required, pm_ma
     return 0;
 }
 
-void pm_schema_members(pm_schema_reader *reader, const json_t *schema, pm_members *m)
+void pm_schema_members(pm_schema_reader *reader, const json_t *schema, pm_members *out)
 {
     const json_t *properties = json_object_get(schema, "properties"), *required = json_object_get(schema, "required");
     const char *name;
     json_t *entry;
     pm_map wanted = {0};
     size_t i;
-    m->names = properties;
-    m->additional = json_object_get(schema, "additionalProperties");
-    if (!m->additional)
-        m->additional = properties ? json_false() : json_true();
+    out->names = properties;
+    out->additional = json_object_get(schema, "additionalProperties");
+    if (!out->additional)
+        out->additional = properties ? json_false() : json_true();
     if (properties && !json_is_object(properties))
         pm_schema_fail(reader, PM_ERR_INVALID, "'properties' is not an object");
     read_required(reader, required, &wanted);
     json_object_foreach((json_t *)properties, name, entry)
     {
         bool is_wanted = pm_map_get(&wanted, name, strlen(name), 0) != 0;
-        if (add_member(m, name, entry, is_wanted) != PM_OK || pm_map_set(&wanted, name, strlen(name), 0) != PM_OK)
+        if (add_member(out, name, entry, is_wanted) != PM_OK || pm_map_set(&wanted, name, strlen(name), 0) != PM_OK)
             pm_schema_fail_memory(reader);
     }
     bool open = !json_object_get(schema, "additionalProperties");
@@ -59,7 +59,7 @@ void pm_schema_members(pm_schema_reader *reader, const json_t *schema, pm_member
     {
         if (reader->status != PM_OK || !pm_map_get(&wanted, json_string_value(entry), json_string_length(entry), 0))
             continue;
-        if (add_member(m, json_string_value(entry), open ? json_true() : m->additional, true) != PM_OK ||
+        if (add_member(out, json_string_value(entry), open ? json_true() : out->additional, true) != PM_OK ||
             pm_map_set(&wanted, json_string_value(entry), json_string_length(entry), 0) != PM_OK)
             pm_schema_fail_memory(reader);
     }

@@ -31,7 +31,13 @@ static int add_marker(const pm_tokenizer *tokenizer, pm_token id, pm_buf *out)
     return status;
 }
 
-/* Appends the bytes of a token as grammars have them. */
+/* Whether bytes that begin and end markers are among some, as in tokens of single bytes. */
+static bool has_marks(const char *bytes, size_t len)
+{
+    return memchr(bytes, PM_MARKER_OPEN, len) || memchr(bytes, PM_MARKER_CLOSE, len);
+}
+
+/* Appends the bytes of a token as grammars have them. No text has the bytes around markers. */
 static int add_bytes(const pm_tokenizer *tokenizer, pm_token id, uint8_t kind, pm_buf *out)
 {
     size_t before = out->len;
@@ -40,6 +46,8 @@ static int add_bytes(const pm_tokenizer *tokenizer, pm_token id, uint8_t kind, p
         status = add_marker(tokenizer, id, out);
     else if (kind == PM_TOKEN_TEXT && id < pm_tokenizer_vocab(tokenizer))
         status = pm_tokenizer_bytes(tokenizer, id, out, NULL);
+    if (status == PM_OK && kind == PM_TOKEN_TEXT && has_marks(out->data + before, out->len - before))
+        out->len = before;
     if (status != PM_ERR_MEMORY && (status != PM_OK || out->len - before > TOKEN_BYTES_MAX)) {
         out->len = before; /* what has no text, or more than a tree should be deep, is no token for it */
         status = PM_OK;

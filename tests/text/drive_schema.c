@@ -100,6 +100,22 @@ static int rank(pm_token id)
     return place ? (len == 1 ? 3 : 2) : len == 1 && !strchr("[{ \n\t,", bytes[0]);
 }
 
+/* The longest allowed token that `hint` begins with, whose bytes it loses; -1 and it is empty: none. */
+static pm_token follow(const pm_guide *guide, const char **hint)
+{
+    pm_token found = -1;
+    size_t longest = 0, len;
+    for (pm_token id = 0; id < vocabulary->vocab; id++) {
+        const char *bytes = pm_vocabulary_bytes(vocabulary, id, &len);
+        if (len > longest && allowed(guide, id) && strncmp(*hint, bytes, len) == 0) {
+            longest = len;
+            found = id;
+        }
+    }
+    *hint = found >= 0 ? *hint + longest : "";
+    return found;
+}
+
 /* One of the allowed tokens, -1: there is none. Mostly it is any; else, and always in long answers, one of those that
  * lead to an end, or of those that have one byte. */
 static pm_token draw(const pm_guide *guide, size_t step)
@@ -124,16 +140,20 @@ static pm_token draw(const pm_guide *guide, size_t step)
 }
 
 /* A random answer in `text`. */
-static int walk(language *l, pm_buf *text, pm_error *err)
+static int walk(language *l, const char *end, pm_buf *text, pm_error *err)
 {
     pm_guide guide;
+    const char *hint = "";
     int status = pm_guide_init(&guide, &l->masks, l->rule, err);
     if (status != PM_OK)
         return status;
     for (size_t step = 0; status == PM_OK; step++) {
         if ((status = pm_guide_allow(&guide, err)) != PM_OK)
             break;
-        pm_token id = draw(&guide, step);
+        if (!*hint && (step > LONG || below(16) == 0))
+            hint = end;
+        pm_token id = *hint ? follow(&guide, &hint) : -1;
+        id = id < 0 ? draw(&guide, step) : id;
         if (guide.now.done && (id < 0 || step > LONG || below(3) == 0))
             break;
         if (id < 0 || step > TOO_LONG) {
@@ -213,6 +233,7 @@ static json_t *answer(const json_t *line)
     json_t *texts = json_object_get(line, "texts"), *entry, *schema = NULL, *tools = NULL;
     const char *schema_text = json_string_value(json_object_get(line, "schema"));
     const char *tools_text = json_string_value(json_object_get(line, "tools"));
+    const char *hint = json_string_value(json_object_get(line, "hint"));
     json_t *answers = json_array(), *accepted = json_array(), *calls = json_array(), *out = NULL;
     language l = {0};
     pm_error err = {0};
@@ -229,7 +250,7 @@ static json_t *answer(const json_t *line)
     pm_random_seed(random_state, (uint64_t)json_integer_value(json_object_get(line, "seed")));
     for (json_int_t k = json_integer_value(json_object_get(line, "walks")); k > 0 && status == PM_OK; k--) {
         pm_buf text = {0};
-        status = walk(&l, &text, &err);
+        status = walk(&l, hint ? hint : "", &text, &err);
         json_array_append_new(answers, json_stringn_nocheck(text.data ? text.data : "", text.len));
         if (tools)
             json_array_append_new(calls, take_apart(line, &text));
@@ -261,8 +282,7 @@ int main(int argc, char **argv)
     uint8_t *kinds = calloc((size_t)vocab, 1);
     for (pm_token id = 0; kinds && id < vocab; id++)
         kinds[id] = pm_tokenizer_special(tokenizer, id) ? PM_TOKEN_NOTHING : PM_TOKEN_TEXT;
-    if (!kinds || pm_vocabulary_new(&vocabulary, tokenizer, kinds, vocab, &err) != PM_OK)
-        return 2;
+    status = kinds ? pm_vocabulary_new(&vocabulary, tokenizer, kinds, vocab, &err) : PM_ERR_MEMORY;
     free(kinds);
     for (ssize_t n; !status && (n = getline(&line, &cap, stdin)) > 0;) {
         json_t *in = json_loadb(line, (size_t)n, JSON_ALLOW_NUL, NULL), *out = in ? answer(in) : NULL;
@@ -275,5 +295,5 @@ int main(int argc, char **argv)
     free(line);
     pm_vocabulary_free(vocabulary);
     pm_tokenizer_close(tokenizer);
-    return status;
+    return status ? 1 : 0;
 }

@@ -366,3 +366,133 @@ def test_documented_keywords(ask, source):
     formats = re.findall(r"`([^`]+)`", read[read.index("Formats:"):])
     assert set(formats) - {"://"} == set(tables["formats"])
     assert set(FORMATS) <= set(tables["formats"])
+
+
+# ---- calls ----
+
+CALL_FORMATS = {
+    "DeepSeek V3.2": "</｜DSML｜parameter>",
+    "DeepSeek V4": "</｜DSML｜parameter>",
+    "DeepSeek V3": "",
+    "DeepSeek V3.1": "",
+    "Kimi K2": "",
+    "Seed": "</parameter>",
+    "MiniMax M2": "</parameter>",
+    "Qwen3-Coder": "\n</parameter>",
+    "GLM": "</arg_value>",
+    "Apriel": "",
+    "Hermes": "",
+    "Nemotron": "",
+    "LFM2": "",
+    "Mistral": "",
+    "Mistral Nemo": "",
+    "Granite": "",
+    "Llama 3": "",
+}
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "city": {"type": "string"},
+                    "days": {"type": "integer", "minimum": 1, "maximum": 14},
+                    "unit": {"type": "string", "enum": ["C", "F", "K </x>", "tr\"ue"]},
+                    "ratio": {"type": "number", "exclusiveMinimum": 0},
+                    "exact": {"type": "boolean"},
+                    "tags": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+                    "options": {"type": "object", "additionalProperties": {"type": ["string", "null"]}},
+                    "short": {"type": "string", "minLength": 2, "maxLength": 4},
+                    "code": {"type": "string", "pattern": "^[A-Z]{2}-[0-9]+$"},
+                    "maybe": {"type": ["string", "null"]},
+                    "either": {"anyOf": [{"type": "integer"}, {"type": "string", "maxLength": 3}]},
+                    "color": {"$ref": "#/$defs/color"},
+                    "inner": {"$ref": "#/$defs/inner"},
+                    "free": {"description": "Anything"},
+                    "only": {"const": 7},
+                },
+                "required": ["city", "unit", "color"],
+                "$defs": {
+                    "color": {"enum": ["red", "blue", "12"]},
+                    "inner": {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]},
+                },
+            },
+        },
+    },
+    {"type": "function", "function": {"name": "now", "parameters": {"type": "object", "properties": {}}}},
+    {"name": "plain", "parameters": {"type": "object", "properties": {"x": {"type": "null"}}, "required": ["x"]}},
+    {"type": "function", "function": {"name": "nothing"}},
+]
+
+
+def by_name(tool):
+    function = tool.get("function", tool)
+    return function["name"], function.get("parameters", {"type": "object", "maxProperties": 0})
+
+
+def test_formats_are_all_here(source):
+    rows = (source / "src/text/reply_formats.c").read_text()
+    assert set(re.findall(r'\.name = "([^"]*)"', rows)) == set(CALL_FORMATS)
+
+
+@pytest.mark.parametrize("name", CALL_FORMATS)
+@pytest.mark.parametrize("parallel", [False, True])
+def test_calls(ask, name, parallel):
+    """What a random walk says the parser takes out as calls whose arguments satisfy the tool's schema, all of it."""
+    schemas, seen = dict(map(by_name, TOOLS)), {}
+    tools = json.dumps(TOOLS)
+    got = ask(format=name, tools=tools, parallel=parallel, seed=7, walks=60, hint=CALL_FORMATS[name])
+    assert "error" not in got, got
+    numbers = set()
+    for text, events in zip(got["answers"], got["calls"], strict=True):
+        assert [kind for kind, _ in events] == ["call", "arguments", "end"] * (len(events) // 3), (text, events)
+        numbers.add(len(events) // 3)
+        for (_, function), (_, arguments), _ in zip(events[::3], events[1::3], events[2::3], strict=True):
+            value = json.loads(arguments, object_pairs_hook=no_twins)
+            error = jsonschema.exceptions.best_match(validator(schemas[function]).iter_errors(value))
+            assert not error, (text, arguments, error.message)
+            seen.setdefault(function, set()).update(value)
+    bare = name == "Llama 3"  # calls without markers come alone
+    assert min(numbers) == 1 and (max(numbers) > 1) == (parallel and not bare)
+    assert set(seen) == set(schemas) and len(seen["get_weather"]) > 8
+
+
+def test_named_call(ask):
+    for name, hint in CALL_FORMATS.items():
+        got = ask(format=name, tools=json.dumps(TOOLS), function="plain", parallel=False, seed=1, walks=3, hint=hint)
+        for events in got["calls"]:
+            assert events[0] == ["call", "plain"] and json.loads(events[1][1]) == {"x": None}, (name, got)
+
+
+def one_tool(name="f", **properties):
+    return json.dumps([{"function": {"name": name, "parameters": {"type": "object", "properties": properties}}}])
+
+
+@pytest.mark.parametrize(
+    "question, said",
+    [
+        ({"format": "none", "tools": one_tool()}, ["no known format"]),
+        ({"format": "Hermes", "tools": one_tool(), "function": "g"}, ["no tool 'g'"]),
+        ({"format": "Hermes", "tools": '[{"function": {}}]'}, ["no name"]),
+        ({"format": "Hermes", "tools": one_tool(a={"not": {}})}, ["tool 'f': #/properties/a: 'not'"]),
+        ({"format": "Mistral", "tools": one_tool("a b")}, ["'a b'", "Mistral"]),
+        ({"format": "GLM", "tools": one_tool(**{"a<b": {}})}, ["'a<b'", "GLM"]),
+        ({"format": "GLM", "tools": one_tool(a={"enum": ["x</arg_value>"]})}, ["'a'", "ends a value"]),
+        ({"format": "GLM", "tools": one_tool(a={"type": "string", "not": {}})}, ["#/properties/a: 'not'"]),
+        ({"format": "GLM", "tools": '[{"name": "f", "parameters": {"anyOf": [{}]}}]'}, ["tool 'f': #: 'anyOf'"]),
+    ],
+)
+def test_refused_tools(ask, question, said):
+    got = ask(**question)
+    for part in said:
+        assert part in got.get("error", ""), got
+
+
+def test_names_that_python_cannot_write(ask):
+    """Then the calls of LFM2 are JSON, which its parser takes too."""
+    got = ask(format="LFM2", tools=one_tool("a-b", **{"c d": {"type": "null"}}), seed=1, walks=5)
+    for text, events in zip(got["answers"], got["calls"], strict=True):
+        assert events[0] == ["call", "a-b"] and '"name"' in text, (text, events)
