@@ -43,6 +43,26 @@ static void publish(pm_server *server)
     pthread_mutex_unlock(&server->lock);
 }
 
+/* How much memory timelines get when the options do not say: what a full one takes, snapshots included, is known by a
+ * scheduler without a bound of ours. */
+static int choose_cache(pm_server *server, uint64_t available, uint64_t weights, uint64_t *bytes, pm_error *err)
+{
+    const pm_serve_options *options = &server->options;
+    pm_scheduler *trial;
+    pm_scheduler_info info;
+    *bytes = options->cache_bytes;
+    if (*bytes)
+        return PM_OK;
+    int status = pm_scheduler_new(&trial, server->engine, NULL, err);
+    if (status != PM_OK)
+        return status;
+    pm_scheduler_describe(trial, &info);
+    pm_scheduler_free(trial);
+    /* It takes half as much again as one needs. */
+    *bytes = pm_cache_budget(available, weights, info.cache_bytes / 3 * 2, options->parallel ? options->parallel : 8);
+    return PM_OK;
+}
+
 static int load(pm_server *server, pm_error *err)
 {
     const pm_serve_options *options = &server->options;
@@ -53,15 +73,13 @@ static int load(pm_server *server, pm_error *err)
     if (status != PM_OK)
         return status;
     pm_engine_info(server->engine, &info);
-    int parallel = options->parallel ? options->parallel : 8;
     pm_scheduler_options chosen = {.parallel = options->parallel,
                                    .queue = options->queue,
                                    .cache_dir = options->cache_dir,
                                    .disk_bytes = options->disk_bytes};
-    chosen.cache_bytes = options->cache_bytes
-                             ? options->cache_bytes
-                             : pm_cache_budget(available, info.weight_bytes, info.cache_bytes, parallel);
-    status = pm_scheduler_new(&server->scheduler, server->engine, &chosen, err);
+    status = choose_cache(server, available, info.weight_bytes, &chosen.cache_bytes, err);
+    if (status == PM_OK)
+        status = pm_scheduler_new(&server->scheduler, server->engine, &chosen, err);
     if (status != PM_OK)
         return status;
     pthread_mutex_lock(&server->lock);

@@ -23,9 +23,15 @@ class Daemon:
         self.url = line.split()[-1]
         self.headers = headers or {}
         end = time.monotonic() + 60
-        while self.get("/health")[0] != 200:
-            assert time.monotonic() < end and self.process.poll() is None, "the model is not loaded"
+        while not self.ready():
+            assert time.monotonic() < end and self.process.poll() is None, ("the model is not loaded", self.lines())
             time.sleep(0.02)
+
+    def ready(self):
+        try:
+            return self.get("/health")[0] == 200
+        except (urllib.error.URLError, ConnectionError):  # it has ended
+            return False
 
     def request(self, path, body=None, method=None, headers=None):
         """Status, headers and body of an answer; `body` is sent as JSON, or as it is when it is bytes."""
