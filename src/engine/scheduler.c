@@ -500,6 +500,18 @@ static size_t left(const pm_request *request)
     return request->n - request->session->length;
 }
 
+/* What there is to do in a step. */
+struct load {
+    int reading; /* requests whose prompts are being read */
+    int writing; /* and those with a token to compute for their answers */
+};
+
+static void count(struct load *load, const pm_request *request, int by)
+{
+    load->reading += left(request) > 1 ? by : 0;
+    load->writing += left(request) == 1 ? by : 0;
+}
+
 /* Where the timeline is to be remembered next. */
 static size_t next_mark(const pm_request *request)
 {
@@ -532,39 +544,45 @@ static void put_back(pm_scheduler *scheduler)
     scheduler->full = true;
 }
 
-/* Gives every timeline its task for a step and makes room for what they grow by. */
-static void prepare(pm_scheduler *scheduler)
+/* Gives every timeline its task for a step, prompts equal shares of what there is for them; returns the bytes that all
+ * grow by. */
+static uint64_t set_tasks(pm_scheduler *scheduler, struct load load)
 {
-    pm_engine *engine = scheduler->engine;
-    for (;;) {
-        size_t reading = 0, writing = 0;
-        uint64_t bytes = scheduler->fetch_bytes;
-        for (int i = 0; i < scheduler->n_live; i++) {
-            reading += left(scheduler->live[i]) > 1;
-            writing += left(scheduler->live[i]) == 1;
-        }
-        size_t piece = writing ? scheduler->piece : (size_t)engine->step_tokens;
-        size_t share = reading && piece > reading ? piece / reading : 1;
-        for (int i = 0; i < scheduler->n_live; i++) {
-            pm_request *request = scheduler->live[i];
-            size_t more = left(request) < share ? left(request) : share;
-            set_task(request, share);
-            bytes += growth(engine, request->session->length, more);
-        }
-        if (make_room(scheduler, bytes, NULL, true) == PM_EVICT_DONE || !scheduler->n_live)
-            return;
+    const pm_engine *engine = scheduler->engine;
+    uint64_t bytes = scheduler->fetch_bytes;
+    size_t piece = load.writing ? scheduler->piece : (size_t)engine->step_tokens, readers = (size_t)load.reading;
+    size_t share = readers && piece > readers ? piece / readers : 1;
+    for (int i = 0; i < scheduler->n_live; i++) {
+        pm_request *request = scheduler->live[i];
+        set_task(request, share);
+        bytes += growth(engine, request->session->length, left(request) < share ? left(request) : share);
+    }
+    return bytes;
+}
+
+/* Prepares a step: tasks, and room for what they need. What is being read from the disk goes first when there is none,
+ * then the youngest answers wait. */
+static struct load prepare(pm_scheduler *scheduler)
+{
+    struct load load = {0};
+    for (int i = 0; i < scheduler->n_live; i++)
+        count(&load, scheduler->live[i], 1);
+    while (make_room(scheduler, set_tasks(scheduler, load), NULL, true) != PM_EVICT_DONE && scheduler->n_live) {
+        pm_request *youngest = scheduler->live[scheduler->n_live - 1];
         if (scheduler->fetch) {
             end_fetch(scheduler);
             continue;
         }
+        count(&load, youngest, -1);
         if (scheduler->n_live > 1) {
             put_back(scheduler);
             continue;
         }
         pm_error err;
         int status = pm_fail(&err, PM_ERR_MEMORY, "other sessions of the engine leave no room for more tokens");
-        end(scheduler->live[0], status, &err);
+        end(youngest, status, &err);
     }
+    return load;
 }
 
 /* Tells requests whose prompt is being read how far it is. */
@@ -577,17 +595,10 @@ static void tell_progress(const pm_scheduler *scheduler)
     }
 }
 
-/* Learns from how long a step with so many tokens took what those of a prompt cost, and how many the next may have. */
-static void adapt(pm_scheduler *scheduler, double seconds)
+/* Learns from how long a step took, with so many tokens of prompts beside so many answers, what those cost, and how
+ * many the next may have. */
+static void adapt(pm_scheduler *scheduler, size_t reading, size_t writing, double seconds)
 {
-    size_t reading = 0, writing = 0, most = (size_t)scheduler->engine->step_tokens;
-    for (int i = 0; i < scheduler->n_live; i++) {
-        size_t done = scheduler->live[i]->session->task.done;
-        if (scheduler->live[i]->session->task.n > 1)
-            reading += done;
-        else
-            writing += done;
-    }
     if (reading >= SMALL_PIECE) {
         double each = seconds / (double)(reading + writing);
         scheduler->token_seconds = scheduler->token_seconds > 0 ? (3 * scheduler->token_seconds + each) / 4 : each;
@@ -599,11 +610,12 @@ static void adapt(pm_scheduler *scheduler, double seconds)
     if (factor > 1 && reading < scheduler->piece)
         return; /* it was not the piece that kept the step short */
     double piece = (double)scheduler->piece * factor;
+    size_t most = (size_t)scheduler->engine->step_tokens;
     scheduler->piece = piece < SMALL_PIECE ? SMALL_PIECE : piece > (double)most ? most : (size_t)piece;
 }
 
 /* Computes a batch. When that fails, each timeline by itself, so that the fault ends only its own request. */
-static void compute(pm_scheduler *scheduler)
+static void compute(pm_scheduler *scheduler, struct load load)
 {
     pm_engine *engine = scheduler->engine;
     int n = scheduler->n_live, computed;
@@ -612,7 +624,7 @@ static void compute(pm_scheduler *scheduler)
         scheduler->work[i] = (pm_work){.session = scheduler->live[i]->session};
     double start = pm_now();
     if (pm_run_step(engine, scheduler->work, n, &computed, &err) == PM_OK) {
-        adapt(scheduler, pm_now() - start);
+        adapt(scheduler, (size_t)(computed - load.writing), (size_t)load.writing, pm_now() - start);
         tell_progress(scheduler);
         return;
     }
@@ -681,9 +693,9 @@ bool pm_scheduler_step(pm_scheduler *scheduler)
             end_cancelled(scheduler->live[i]);
     go_on_fetching(scheduler);
     admit(scheduler);
-    prepare(scheduler);
+    struct load load = prepare(scheduler);
     if (scheduler->n_live)
-        compute(scheduler);
+        compute(scheduler, load);
     for (int i = 0; i < scheduler->n_live;)
         i += advance(scheduler->live[i]);
     bury(scheduler);

@@ -65,41 +65,45 @@ const json_t *pm_config_get(const pm_config *config, const char *field)
     return value ? value : walk(config->root, field);
 }
 
-static int fail_missing(const pm_config *config, const char *field, pm_error *err)
-{
-    return pm_fail(err, PM_ERR_FORMAT, "%s lacks the field %s", config->path, field);
-}
-
 static int fail_type(const pm_config *config, const char *field, const char *expected, pm_error *err)
 {
     return pm_fail(err, PM_ERR_FORMAT, "%s: %s is not %s", config->path, field, expected);
 }
 
-/* The field's whole number within [min, max] and int's own range; `value` is not NULL. */
-static int read_int(const pm_config *config, const char *field, const json_t *value, int64_t min, int64_t max, int *out,
-                    pm_error *err)
+/* PM_OK when the field is there. */
+static int require(const pm_config *config, const char *field, pm_error *err)
 {
-    double real;
-    if (json_is_string(value) || !pm_json_number(value, &real) || real != floor(real) || isinf(real))
+    if (pm_config_get(config, field))
+        return PM_OK;
+    return pm_fail(err, PM_ERR_FORMAT, "%s lacks the field %s", config->path, field);
+}
+
+int pm_config_int_or(const pm_config *config, const char *field, int64_t min, int64_t max, int absent, int *out,
+                     pm_error *err)
+{
+    const json_t *value = pm_config_get(config, field);
+    double real = absent;
+    if (value && (json_is_string(value) || !pm_json_number(value, &real) || real != floor(real) || isinf(real)))
         return fail_type(config, field, "a whole number", err);
     min = min < INT_MIN ? INT_MIN : min;
     max = max > INT_MAX ? INT_MAX : max;
     /* Every int is exact as a double, and a number beyond 2^53 is outside whichever way it was rounded. */
-    if (real < (double)min || real > (double)max)
+    if (value && (real < (double)min || real > (double)max))
         return pm_fail(err, PM_ERR_UNSUPPORTED, "%s: %s is %.17g, outside %lld to %lld", config->path, field, real,
                        (long long)min, (long long)max);
     *out = (int)real;
     return PM_OK;
 }
 
-static int read_float(const pm_config *config, const char *field, const json_t *value, double min, double max,
-                      float *out, pm_error *err)
+int pm_config_float_or(const pm_config *config, const char *field, double min, double max, float absent, float *out,
+                       pm_error *err)
 {
-    double real;
-    if (!pm_json_number(value, &real))
+    const json_t *value = pm_config_get(config, field);
+    double real = (double)absent;
+    if (value && !pm_json_number(value, &real))
         return fail_type(config, field, "a number", err);
     bool fits = isinf(real) || fabs(real) <= (double)FLT_MAX;
-    if (!fits || !(real >= min && real <= max))
+    if (value && (!fits || !(real >= min && real <= max)))
         return pm_fail(err, PM_ERR_UNSUPPORTED, "%s: %s is %g, outside %g to %g", config->path, field, real, min, max);
     *out = (float)real;
     return PM_OK;
@@ -107,34 +111,14 @@ static int read_float(const pm_config *config, const char *field, const json_t *
 
 int pm_config_int(const pm_config *config, const char *field, int64_t min, int64_t max, int *out, pm_error *err)
 {
-    const json_t *value = pm_config_get(config, field);
-    return value ? read_int(config, field, value, min, max, out, err) : fail_missing(config, field, err);
-}
-
-int pm_config_int_or(const pm_config *config, const char *field, int64_t min, int64_t max, int absent, int *out,
-                     pm_error *err)
-{
-    const json_t *value = pm_config_get(config, field);
-    if (value)
-        return read_int(config, field, value, min, max, out, err);
-    *out = absent;
-    return PM_OK;
+    int status = require(config, field, err);
+    return status ? status : pm_config_int_or(config, field, min, max, 0, out, err);
 }
 
 int pm_config_float(const pm_config *config, const char *field, double min, double max, float *out, pm_error *err)
 {
-    const json_t *value = pm_config_get(config, field);
-    return value ? read_float(config, field, value, min, max, out, err) : fail_missing(config, field, err);
-}
-
-int pm_config_float_or(const pm_config *config, const char *field, double min, double max, float absent, float *out,
-                       pm_error *err)
-{
-    const json_t *value = pm_config_get(config, field);
-    if (value)
-        return read_float(config, field, value, min, max, out, err);
-    *out = absent;
-    return PM_OK;
+    int status = require(config, field, err);
+    return status ? status : pm_config_float_or(config, field, min, max, 0.0f, out, err);
 }
 
 int pm_config_bool_or(const pm_config *config, const char *field, bool absent, bool *out, pm_error *err)
@@ -149,12 +133,12 @@ int pm_config_bool_or(const pm_config *config, const char *field, bool absent, b
 int pm_config_string(const pm_config *config, const char *field, const char **out, pm_error *err)
 {
     const json_t *value = pm_config_get(config, field);
-    if (!value)
-        return fail_missing(config, field, err);
-    if (!json_is_string(value))
-        return fail_type(config, field, "a string", err);
-    *out = json_string_value(value);
-    return PM_OK;
+    int status = require(config, field, err);
+    if (status == PM_OK && !json_is_string(value))
+        status = fail_type(config, field, "a string", err);
+    if (status == PM_OK)
+        *out = json_string_value(value);
+    return status;
 }
 
 /* ---- stop tokens ---- */

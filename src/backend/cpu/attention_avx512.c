@@ -244,11 +244,6 @@ static void mix2_avx512(float *acc, size_t apart, const float *correction, const
     mix_queries(acc, apart, 2, correction, p, v, stride, dim, n);
 }
 
-static void sqrt_softplus_avx512(const float *x, float *y, int n)
-{
-    pm_sqrt_softplus(x, y, n);
-}
-
 const pm_mixer_kernels pm_mixer_avx512 = {
     .columns = 128,
     .dot = pm_dot_avx2,
@@ -262,7 +257,7 @@ const pm_mixer_kernels pm_mixer_avx512 = {
     .mix = mix_avx512,
     .mix2 = mix2_avx512,
     .gate = pm_avx2_gate,
-    .sqrt_softplus = sqrt_softplus_avx512,
+    .sqrt_softplus = pm_avx2_sqrt_softplus,
     .add_positive = add_positive_avx512,
     .conv = pm_avx2_conv,
     .delta_gates = pm_avx2_delta_gates,

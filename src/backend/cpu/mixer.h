@@ -117,6 +117,7 @@ void pm_avx2_scores(const float *q, const float *k, size_t stride, int dim, int 
 float pm_avx2_softmax(float scores[PM_BLOCK_ROWS], float *max, float *sum);
 void pm_avx2_mix(float *acc, float correction, const float *p, const float *v, size_t stride, int dim, int n);
 void pm_avx2_gate(float *x, const float *gate, int n);
+void pm_avx2_sqrt_softplus(const float *x, float *y, int n);
 void pm_avx2_add_positive(float *acc, const float *x, float weight, int n);
 void pm_avx2_conv(const pm_conv_args *args, float *y);
 void pm_avx2_delta_gates(float A_log, float a, float b, float *decay, float *beta);

@@ -1,7 +1,7 @@
 #include "backend/cpu/math_avx2.h"
 #include "backend/cpu/mixer.h"
 
-static void avx2_sqrt_softplus(const float *x, float *y, int n)
+void pm_avx2_sqrt_softplus(const float *x, float *y, int n)
 {
     pm_sqrt_softplus(x, y, n);
 }
@@ -17,7 +17,7 @@ const pm_mixer_kernels pm_mixer_avx2 = {
     .softmax = pm_avx2_softmax,
     .mix = pm_avx2_mix,
     .gate = pm_avx2_gate,
-    .sqrt_softplus = avx2_sqrt_softplus,
+    .sqrt_softplus = pm_avx2_sqrt_softplus,
     .add_positive = pm_avx2_add_positive,
     .conv = pm_avx2_conv,
     .delta_gates = pm_avx2_delta_gates,
