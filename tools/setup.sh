@@ -15,7 +15,7 @@ esac
 debian() {
     packages="gcc libc6-dev cmake ninja-build pkg-config libjansson-dev libpcre2-dev libutf8proc-dev libedit-dev"
     packages="$packages libmicrohttpd-dev libcurl4-openssl-dev libcmocka-dev"
-    [ "$group" = build ] || packages="$packages python3-venv dpkg-dev file zsh chromium chromium-driver"
+    [ "$group" = build ] || packages="$packages python3-venv dpkg-dev file zsh systemd chromium chromium-driver"
     [ "$group" != ci ] || packages="$packages clang-format clang-tidy"
 
     missing=

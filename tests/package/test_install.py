@@ -76,6 +76,8 @@ def test_what_is_installed(source, installed, lib, version, soversion):
     assert files(installed) == {
         "bin/polymath",
         "include/polymath.h",
+        "lib/systemd/system/polymath.service",
+        "lib/systemd/system/polymath.socket",
         f"{libdir}/libpolymath.a",
         f"{libdir}/libpolymath.so",
         f"{libdir}/libpolymath.so.{soversion}",
@@ -201,7 +203,7 @@ def test_debian_package_says_what_it_is(package, version):
     assert (name, release) == ("Package: polymath", f"Version: {version}")
     assert package.name == f"polymath_{version}_{arch.split()[1]}.deb"
     depends = run("dpkg-deb", "-f", package, "Depends")
-    for library in "libc6", "libjansson4", "libpcre2-8-0", "libutf8proc", "libedit2":
+    for library in "libc6", "libjansson4", "libpcre2-8-0", "libutf8proc", "libedit2", "libmicrohttpd12":
         assert re.search(rf"\b{library}\S* \(>= ", depends), f"{library} is not in {depends}"
     assert len(run("dpkg-deb", "-f", package, "Description").splitlines()) > 2
     assert run("dpkg-deb", "-I", package, "shlibs").startswith("libpolymath ")
