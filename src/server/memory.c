@@ -2,6 +2,7 @@
 #include "state.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 uint64_t pm_cache_budget(uint64_t available, uint64_t weights, uint64_t timeline, int parallel)
@@ -20,14 +21,16 @@ uint64_t pm_cache_budget(uint64_t available, uint64_t weights, uint64_t timeline
 /* The number after `name` in a file of lines such as "MemAvailable:  123 kB" or "123"; UINT64_MAX without one. */
 static uint64_t number_in(const char *path, const char *name)
 {
-    char line[256];
-    unsigned long long number;
+    char line[256], *end;
     uint64_t found = UINT64_MAX;
     size_t n = strlen(name);
     FILE *file = fopen(path, "re");
-    while (file && found == UINT64_MAX && fgets(line, sizeof(line), file))
-        if (strncmp(line, name, n) == 0 && sscanf(line + n, "%llu", &number) == 1)
-            found = number;
+    while (file && found == UINT64_MAX && fgets(line, sizeof(line), file)) {
+        if (strncmp(line, name, n) != 0)
+            continue;
+        unsigned long long number = strtoull(line + n, &end, 10);
+        found = end > line + n ? number : UINT64_MAX;
+    }
     if (file)
         fclose(file);
     return found;
