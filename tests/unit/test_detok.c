@@ -205,12 +205,54 @@ static void test_unknown_ids(void **state)
     pm_detok_free(&detok);
 }
 
+static void expect_bytes(const pm_tokenizer *from, const char *token, const char *bytes)
+{
+    pm_buf out = {0};
+    pm_token id = pm_tokenizer_id(from, token);
+    assert_true(id >= 0);
+    assert_int_equal(pm_buf_reserve(&out, 0), PM_OK);
+    assert_int_equal(pm_tokenizer_bytes(from, id, &out, NULL), PM_OK);
+    assert_int_equal(out.len, strlen(bytes));
+    assert_memory_equal(out.data, bytes, out.len);
+    pm_buf_free(&out);
+}
+
+/* The bytes that a token adds to a text that has begun. */
+static void test_bytes(void **state)
+{
+    (void)state;
+    static const char json[] =
+        "{\"decoder\": {\"type\": \"Sequence\", \"decoders\": [{\"type\": \"Replace\", \"pattern\": {\"String\": "
+        "\"\xe2\x96\x81\"}, \"content\": \" \"}, {\"type\": \"ByteFallback\"}, {\"type\": \"Fuse\"}, {\"type\": "
+        "\"Strip\", \"content\": \" \", \"start\": 1, \"stop\": 0}]}, \"model\": {\"byte_fallback\": true, "
+        "\"merges\": [], \"vocab\": {\"a\": 0, \"\xe2\x96\x81Hi\": 1, \"<0xF0>\": 2, \"\xe2\x96\x81\": 3, \"z\": 9}}}";
+    pm_tokenizer *fallback;
+    pm_buf out = {0};
+    pm_error err;
+    expect_bytes(tokenizer,
+                 "\xc4\xa0"
+                 "dog",
+                 " dog");
+    expect_bytes(tokenizer, "\xc3\xb0", "\xf0");
+    expect_bytes(tokenizer, "<|im_end|>", "");
+    assert_int_equal(pm_tokenizer_read(&fallback, "test", json, sizeof(json) - 1, NULL), PM_OK);
+    expect_bytes(fallback, "a", "a");
+    expect_bytes(fallback, "\xe2\x96\x81Hi", " Hi");
+    expect_bytes(fallback, "\xe2\x96\x81", " ");
+    expect_bytes(fallback, "<0xF0>", "\xf0");
+    assert_int_equal(pm_tokenizer_bytes(fallback, 5, &out, NULL), PM_OK); /* a hole in the vocabulary */
+    assert_int_equal(out.len, 0);
+    assert_int_equal(pm_tokenizer_bytes(fallback, 10, &out, &err), PM_ERR_INVALID);
+    assert_non_null(strstr(err.message, "10"));
+    pm_tokenizer_close(fallback);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_no_half_characters), cmocka_unit_test(test_replacement),
         cmocka_unit_test(test_byte_fallback),      cmocka_unit_test(test_special_tokens),
-        cmocka_unit_test(test_unknown_ids),
+        cmocka_unit_test(test_unknown_ids),        cmocka_unit_test(test_bytes),
     };
     return cmocka_run_group_tests_name("detok", tests, open_bundled, close_bundled);
 }

@@ -237,6 +237,58 @@ static void test_stop_string_restarts(void **state)
     expect(&r, PM_FINISH_STOP, "a", "a", 2);
 }
 
+typedef struct told {
+    pm_token id;
+    float logprob;
+    const pm_logprob *top;
+    int times;
+} told;
+
+static void on_token(void *user, pm_token id, float logprob, const pm_logprob *top)
+{
+    told *t = user;
+    *t = (told){id, logprob, top, t->times + 1};
+}
+
+/* What is told of tokens, and which stop string ended the answer. */
+static void test_what_is_told(void **state)
+{
+    run r;
+    told t = {0};
+    pm_result result;
+    (void)state;
+    pm_generate_options options = *STOP("x", "b", "ab");
+    options.on_token = on_token;
+    options.user = &t;
+    begin(&r, &options, 100);
+    say(&r, 4);
+    pm_generation_tell(&r.generation, &options);
+    assert_int_equal(t.id, 4);
+    assert_null(t.top);
+    assert_true(t.logprob == 0);
+    say(&r, 5);
+    pm_generation_result(&r.generation, &result);
+    assert_int_equal(result.stop, 2); /* of two that end there, the longer one */
+    pm_result_free(&result);
+    pm_buf_free(&r.streamed);
+    pm_generation_free(&r.generation);
+
+    options.n_stop = 0;
+    options.logprobs = true;
+    options.top_logprobs = 2;
+    begin(&r, &options, 100);
+    say(&r, 4);
+    pm_generation_tell(&r.generation, &options);
+    assert_int_equal(t.times, 2);
+    assert_true(t.logprob < 0 && t.top[0].id == 4 && t.top[0].logprob == t.logprob && t.top[1].id == 0);
+    end(&r, PM_FINISH_CANCELLED);
+    pm_generation_result(&r.generation, &result);
+    assert_int_equal(result.stop, -1);
+    pm_result_free(&result);
+    pm_buf_free(&r.streamed);
+    pm_generation_free(&r.generation);
+}
+
 /* However a text is cut into pieces: the same end, and what was final stays. */
 static void test_stop_scan_by_pieces(void **state)
 {
@@ -352,6 +404,7 @@ int main(void)
         cmocka_unit_test(test_half_characters),
         cmocka_unit_test(test_stop_string_over_tokens),
         cmocka_unit_test(test_stop_string_restarts),
+        cmocka_unit_test(test_what_is_told),
         cmocka_unit_test(test_stop_scan_by_pieces),
         cmocka_unit_test(test_logprobs),
         cmocka_unit_test(test_refusals),
