@@ -13,10 +13,11 @@
 #include <unistd.h>
 
 enum {
-    WORTH_IT = 64, /* tokens that must be new for a timeline to be written at all */
-    SHARE = 8,     /* in turn: that they must be one in so many */
-    WAITING = 4,   /* offers in turn that wait, at most */
-    REST = 3       /* times as long as the last file took are waited before the next */
+    WORTH_IT = 64, /* tokens that must be new for a timeline to be written at all: in turn they must be */
+    SHARE = 8,     /* one in so many of all that are written again with them, and of one that is to go */
+    LAST_SHARE = 64,
+    WAITING = 4, /* offers in turn that wait, at most */
+    REST = 3     /* times as long as the last file took are waited before the next */
 };
 
 /* ---- time ---- */
@@ -185,7 +186,7 @@ void pm_disk_offer(pm_disk *disk, const pm_session *session, bool now)
     } else if (disk->reading != session && (now || disk->n_offers < WAITING)) {
         size_t fresh = count_new(disk, session);
         void *offers = disk->offers;
-        if (fresh >= WORTH_IT && (now || fresh >= session->length / SHARE) &&
+        if (fresh >= WORTH_IT && fresh >= session->length / (now ? LAST_SHARE : SHARE) &&
             pm_grow(&offers, &disk->cap_offers, disk->n_offers + 1, sizeof(*disk->offers)) == PM_OK) {
             disk->offers = offers;
             disk->offers[disk->n_offers++] = (pm_offer){session, now};

@@ -28,9 +28,9 @@ void pm_disk_close(pm_disk *disk);
 
 /* ---- writing ---- */
 
-/* Has a session written that the files do not hold: `now`, because it is about to go, or in its turn and only when
- * much of it is new, so that the same tokens are not written again and again. Writing in turn takes a quarter of the
- * time, at most. */
+/* Has a session written that the files do not hold: `now`, because it is about to go, or in its turn. Only when some of
+ * it, or much of it, is new, so that the same tokens are not written again and again. Writing in turn takes a quarter
+ * of the time, at most. */
 void pm_disk_offer(pm_disk *disk, const pm_session *session, bool now);
 
 /* True while a session waits to be written or is being read. */

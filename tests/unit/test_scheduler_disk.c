@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -391,6 +392,46 @@ static void test_two_processes(void **state)
     each_file(remove_it);
 }
 
+/* Answers that together grow beyond the memory, beside timelines that are not on the disk yet. */
+static void test_put_back(void **state)
+{
+    (void)state;
+    for (int states = 0; states < 2; states++) {
+        pm_scheduler_options options = on_disk(states ? 420000 : 300000, 0);
+        begin(states, &options);
+        answer_to(5, prompts[5], PROMPT);
+        for (int i = 0; i < 4; i++)
+            ask(i, prompts[i], 100, 0, options_of(1000, (uint64_t)i));
+        run();
+        for (int i = 0; i < 4; i++)
+            same_alone(i, prompts[i], 100, options_of(1000, (uint64_t)i));
+        assert_true(describe().put_back > 0);
+        assert_int_equal(describe().disk_failed, 0);
+        finish();
+        each_file(remove_it);
+    }
+}
+
+/* A disk on which there is no room: answers go on, and nothing is left behind. */
+static void test_failing_disk(void **state)
+{
+    (void)state;
+    struct rlimit before, small = {.rlim_cur = 3000, .rlim_max = RLIM_INFINITY};
+    pm_scheduler_options options = on_disk(120000, 0);
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    small.rlim_max = before.rlim_max;
+    begin(false, &options);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    for (int i = 0; i < PROMPTS; i++)
+        assert_int_equal(answer_to(i, prompts[i], PROMPT), PROMPT);
+    assert_true(describe().disk_failed > 0);
+    assert_int_equal(describe().stored, 0);
+    finish();
+    assert_int_equal(each_file(NULL), 0);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+}
+
 /* Without a request that ends it, what is kept is written soon: a process that is killed has it. */
 static void test_written_soon(void **state)
 {
@@ -500,6 +541,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_bound_of_disk, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_killed, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_two_processes, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(test_put_back, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(test_failing_disk, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_written_soon, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_fetch_beside_answers, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_refused_folders, make_folder, remove_folder),
