@@ -138,7 +138,7 @@ typedef struct pm_prompt {
 
 typedef struct pm_chat {
     const char *messages;  /* JSON array of {"role", "content", ...}, required */
-    const char *tools;     /* JSON array, or NULL */
+    const char *tools;     /* JSON array of functions, {"name", ...} or {"function": {"name", ...}, ...}; or NULL */
     const char *variables; /* JSON object of further template variables, such as {"enable_thinking":false}, or NULL */
     bool no_generation_prompt; /* leave the assistant's opening out */
 } pm_chat;

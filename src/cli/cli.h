@@ -212,6 +212,9 @@ int pm_variable_flags(const pm_args *args, json_t *variables);
 /* The same as JSON text, malloc'ed; an exit code. */
 int pm_variable_text(const pm_args *args, char **out);
 
+/* Reads a file (- is stdin) that must hold a list of tools, each a function with a name; an exit code. */
+int pm_read_tools(const char *path, json_t **out);
+
 /* The list in the file of --tools as JSON text, malloc'ed, or NULL without that option; an exit code. */
 int pm_tools_text(const pm_args *args, char **out);
 

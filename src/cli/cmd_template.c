@@ -54,7 +54,7 @@ static int read_conversation(const pm_args *args, const char *path, struct conve
     if (code == PM_EXIT_OK && tools->given) {
         json_decref(out->tools);
         out->tools = NULL;
-        code = pm_read_json(tools->text, &out->tools);
+        code = pm_read_tools(tools->text, &out->tools);
     }
     out->no_generation_prompt |= args->value[PM_OPT_NO_GENERATION_PROMPT].given;
     json_decref(request);

@@ -45,15 +45,35 @@ int pm_variable_text(const pm_args *args, char **out)
     return code;
 }
 
+/* Checks what was read of the file as pm_chat will, before a model is asked; an exit code. */
+static int check_tools(const char *path, const json_t *tools)
+{
+    size_t i;
+    const json_t *tool;
+    if (!json_is_array(tools))
+        return pm_cli_fail("%s: is not a JSON list of tools", path);
+    json_array_foreach((json_t *)tools, i, tool)
+    {
+        const json_t *function = json_object_get(tool, "function");
+        if (json_string_length(json_object_get(function ? function : tool, "name")) == 0)
+            return pm_cli_fail("%s: tools[%zu] is not a function with a name", path, i);
+    }
+    return PM_EXIT_OK;
+}
+
+int pm_read_tools(const char *path, json_t **out)
+{
+    int code = pm_read_json(path, out);
+    return code == PM_EXIT_OK ? check_tools(strcmp(path, "-") == 0 ? "stdin" : path, *out) : code;
+}
+
 int pm_tools_text(const pm_args *args, char **out)
 {
     *out = NULL;
     if (!args->value[PM_OPT_TOOLS].given)
         return PM_EXIT_OK;
     json_t *tools = NULL;
-    int code = pm_read_json(args->value[PM_OPT_TOOLS].text, &tools);
-    if (code == PM_EXIT_OK && !json_is_array(tools))
-        code = pm_cli_fail("%s: is not a JSON list of tools", args->value[PM_OPT_TOOLS].text);
+    int code = pm_read_tools(args->value[PM_OPT_TOOLS].text, &tools);
     if (code == PM_EXIT_OK && !(*out = json_dumps(tools, JSON_COMPACT)))
         code = pm_cli_fail("out of memory");
     json_decref(tools);

@@ -166,6 +166,26 @@ static int check_messages(json_t *messages, pm_error *err)
 
 /* ---- the whole ---- */
 
+/* A tool is {"type": "function", "function": {...}} or the function itself, which has a name. */
+static int check_tools(const json_t *tools, pm_error *err)
+{
+    size_t i;
+    const json_t *tool;
+    if (!tools || json_is_null(tools))
+        return PM_OK;
+    if (!json_is_array(tools))
+        return pm_fail(err, PM_ERR_INVALID, "tools is not a list");
+    json_array_foreach((json_t *)tools, i, tool)
+    {
+        const json_t *inner = json_object_get(tool, "function"), *function = inner ? inner : tool;
+        if (!json_is_object(function))
+            return pm_fail(err, PM_ERR_INVALID, "tools[%zu]%s is not an object", i, inner ? ".function" : "");
+        if (json_string_length(json_object_get(function, "name")) == 0)
+            return pm_fail(err, PM_ERR_INVALID, "tools[%zu] is not a function with a name", i);
+    }
+    return PM_OK;
+}
+
 /* Parses a part of the request; *out stays NULL when there is none. */
 static int parse(const char *what, const char *text, json_t **out, pm_error *err)
 {
@@ -203,8 +223,8 @@ int pm_chat_variables(const pm_chat *chat, json_t **out, pm_error *err)
         status = parse("variables", chat->variables, &variables, err);
     if (status == PM_OK)
         status = check_messages(messages, err);
-    if (status == PM_OK && tools && !json_is_null(tools) && !json_is_array(tools))
-        status = pm_fail(err, PM_ERR_INVALID, "tools is not a list");
+    if (status == PM_OK)
+        status = check_tools(tools, err);
     if (status != PM_OK)
         goto done;
     all = json_object();

@@ -104,6 +104,8 @@ def test_run_and_chat_offer_tools_too(polymath, bundled, tmp_path, write):
         refused(call(polymath, command, "--tools", tools, model, *question, input=b"x\n"), 1, f"tools: {json.dumps(TOOLS)}")
         refused(call(polymath, command, "--tools", other, model, *question, input=b"x\n"), 1, "other.json", "list")
         refused(call(polymath, command, "--tools", broken, model, *question, input=b"x\n"), 1, "broken.json", "line 1")
+        strange = write([*TOOLS, "now"], "strange.json")
+        refused(call(polymath, command, "--tools", strange, model, *question, input=b"x\n"), 1, "strange.json: tools[1]")
         absent = tmp_path / "absent.json"
         refused(call(polymath, command, "--tools", absent, model, *question, input=b"x\n"), 1, "absent.json")
     piped = json.dumps(TOOLS).encode()
@@ -153,6 +155,7 @@ def test_a_message_cannot_steer_the_terminal(polymath, write):
         ('[{"role": "user"}]', ["messages[0] has no content"]),
         ('[{"role": "user", "content": [{"type": "image"}]}]', ["messages[0].content", "'image'"]),
         ('{"messages": [{"role": "user", "content": "x"}], "tools": {}}', ["tools is not a list"]),
+        ('{"messages": [{"role": "user", "content": "x"}], "tools": [{"name": "f"}, 5]}', ["tools[1]", "object"]),
         ('{"messages": [{"role": "user", "content": "x"}], "add_generation_prompt": 1}', ["add_generation_prompt"]),
         ('{"messages": [], "messages": []}', ["request.json", "duplicate"]),
     ],
@@ -164,6 +167,9 @@ def test_wrong_requests(polymath, write, content, words):
 def test_wrong_files(polymath, bundled, tmp_path, write):
     refused(call(polymath, "template", tmp_path / "nowhere.json"), 1, "nowhere.json", "No such file")
     refused(call(polymath, "template", "--tools", tmp_path / "none.json", write(MESSAGES)), 1, "none.json")
+    for tools in {"a": 1}, [5], [*TOOLS, {"type": "function"}]:
+        strange = write(tools, "tools.json")
+        refused(call(polymath, "template", "--tools", strange, write(MESSAGES)), 1, "tools.json", "tools")
     refused(call(polymath, "template", tmp_path / "nomodel", write(MESSAGES)), 1, "nomodel", "MODEL")
     (tmp_path / "bytes.json").write_bytes(b'["\xff"]')
     refused(call(polymath, "template", tmp_path / "bytes.json"), 1, "bytes.json", "UTF-8", "offset 2")

@@ -71,13 +71,14 @@ static void test_tool_calls(void **state)
 static void test_tools_and_variables(void **state)
 {
     pm_chat chat = {.messages = "[{\"role\":\"user\",\"content\":\"q\"}]",
-                    .tools = "[{\"type\":\"function\"}]",
+                    .tools = "[{\"type\":\"function\",\"function\":{\"name\":\"f\"}},{\"name\":\"g\"}]",
                     .variables = "{\"enable_thinking\":false}",
                     .no_generation_prompt = true};
     char *text = variables(&chat);
     (void)state;
     assert_string_equal(text, "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"}],"
-                              "\"tools\":[{\"type\":\"function\"}],\"documents\":null,"
+                              "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}},{\"name\":\"g\"}],"
+                              "\"documents\":null,"
                               "\"add_generation_prompt\":false,\"enable_thinking\":false}");
     free(text);
     chat.tools = "[]"; /* is none */
@@ -141,6 +142,17 @@ static void test_refusals(void **state)
     }
     refused((pm_chat){.messages = fine, .tools = "{}"}, PM_ERR_INVALID, "tools is not a list");
     refused((pm_chat){.messages = fine, .tools = "["}, PM_ERR_INVALID, "tools");
+    refused((pm_chat){.messages = fine, .tools = "[5]"}, PM_ERR_INVALID, "tools[0] is not an object");
+    refused((pm_chat){.messages = fine, .tools = "[{\"name\":\"f\"},null]"}, PM_ERR_INVALID,
+            "tools[1] is not an object");
+    refused((pm_chat){.messages = fine, .tools = "[{}]"}, PM_ERR_INVALID, "tools[0] is not a function with a name");
+    refused((pm_chat){.messages = fine, .tools = "[{\"name\":\"\"}]"}, PM_ERR_INVALID, "tools[0] is not a function");
+    refused((pm_chat){.messages = fine, .tools = "[{\"type\":\"function\"}]"}, PM_ERR_INVALID,
+            "tools[0] is not a function");
+    refused((pm_chat){.messages = fine, .tools = "[{\"function\":{\"name\":7}}]"}, PM_ERR_INVALID,
+            "tools[0] is not a function");
+    refused((pm_chat){.messages = fine, .tools = "[{\"name\":\"f\",\"function\":\"f\"}]"}, PM_ERR_INVALID,
+            "tools[0].function is not an object");
     refused((pm_chat){.messages = fine, .variables = "[]"}, PM_ERR_INVALID, "variables is not an object");
     refused((pm_chat){.messages = fine, .variables = "{\"messages\":[]}"}, PM_ERR_INVALID, "'messages'");
 }
