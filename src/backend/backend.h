@@ -315,7 +315,7 @@ typedef struct pm_hyper_out_args {
  * scores. */
 typedef enum pm_route_kind {
     PM_ROUTE_SOFTMAX,      /* score = softmax over all experts */
-    PM_ROUTE_SIGMOID,      /* sigmoid; as the next one, not divided when top_k is 1 */
+    PM_ROUTE_SIGMOID,      /* sigmoid */
     PM_ROUTE_SQRT_SOFTPLUS /* sqrt(softplus) */
 } pm_route_kind;
 
@@ -323,6 +323,7 @@ typedef struct pm_route {
     pm_route_kind kind;
     int experts, top_k;
     bool normalise;
+    bool divide_one; /* one expert's weight too; softmax does so anyway */
     float scale;
     float epsilon; /* added to the sum that weights are divided by */
     int groups, top_groups, group_best;

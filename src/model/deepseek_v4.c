@@ -305,6 +305,7 @@ static int read_route(const pm_config *config, pm_v4 *v, pm_error *err)
                           .experts = v->dims[PM_V4_EXPERTS],
                           .top_k = v->dims[PM_V4_TOP_K],
                           .normalise = true,
+                          .divide_one = true,
                           .epsilon = 1e-20f,
                           .groups = 1};
     int status = pm_config_float_or(config, "routed_scaling_factor", 0.0, 1e6, 1.5f, &v->route.scale, err);
@@ -490,7 +491,7 @@ static const pm_layer_rule lists[] = {
 };
 
 static const pm_gate_rule gate[] = {
-    {"num_experts_per_tok", "2..65536"}, /* of one the references divide the weight by itself */
+    {"num_experts_per_tok", "1..65536"},
     {"rope_parameters.rope_type", "default|yarn"},
     {"rope_parameters.type", "default|yarn"},
     {"rope_parameters.main.rope_type", "default"},

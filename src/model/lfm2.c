@@ -102,21 +102,6 @@ static int lfm2_complete(const pm_model *model, pm_decoder *d, pm_error *err)
 
 /* ---- gates ---- */
 
-/* The reference divides the weight of a single expert by itself and 1e-6; nothing here does. */
-static int lfm2_moe_check(const pm_admission *admission, const pm_config *config, pm_error *err)
-{
-    int top_k;
-    bool normalise;
-    int status = pm_config_int_or(config, "num_experts_per_tok", 1, 1 << 16, 0, &top_k, err);
-    if (status == PM_OK)
-        status = pm_config_bool_or(config, "norm_topk_prob", true, &normalise, err);
-    if (status == PM_OK && top_k == 1 && normalise)
-        status = pm_fail(err, PM_ERR_UNSUPPORTED,
-                         "%s: family '%s' with num_experts_per_tok = 1 and norm_topk_prob = true is not supported",
-                         config->path, admission->model_type);
-    return status;
-}
-
 static const pm_layer_kind mixers[] = {
     {0, "conv", PM_SHORT_CONV},
     {0, "full_attention", PM_ATTENTION | PM_HEAD_NORMS},
@@ -152,16 +137,17 @@ static const pm_decoder_spec lfm2_spec = {.renames = renames,
                                           .derived_head_dim = true,
                                           .rope_theta = 1e6,
                                           .tied = true};
-static const pm_decoder_spec lfm2_moe_spec = {.renames = renames,
-                                              .stacks = pm_expert_stacks,
-                                              .kind = lfm2_moe_kind,
-                                              .complete = complete,
-                                              .norm_eps = "norm_eps",
-                                              .derived_head_dim = true,
-                                              .rope_theta = 1e6,
-                                              .tied = true,
-                                              .normalise_top_k = true,
-                                              .route = {.kind = PM_ROUTE_SIGMOID, .epsilon = 1e-6f}};
+static const pm_decoder_spec lfm2_moe_spec = {
+    .renames = renames,
+    .stacks = pm_expert_stacks,
+    .kind = lfm2_moe_kind,
+    .complete = complete,
+    .norm_eps = "norm_eps",
+    .derived_head_dim = true,
+    .rope_theta = 1e6,
+    .tied = true,
+    .normalise_top_k = true,
+    .route = {.kind = PM_ROUTE_SIGMOID, .divide_one = true, .epsilon = 1e-6f}};
 
 const pm_family pm_lfm2 = {
     .name = "lfm2",
@@ -180,7 +166,6 @@ const pm_family pm_lfm2_moe = {
     .checkpoints = "LFM2-8B-A1B",
     .gate = lfm2_moe_gate,
     .lists = lists,
-    .check = lfm2_moe_check,
     .spec = &lfm2_moe_spec,
     .load = pm_decoder_load,
     .step = pm_decoder_step,

@@ -154,7 +154,7 @@ def field(name, value):
         (field("layer_types", ["full_attention"] * 5), ["layer_types = full_attention"]),
         (field("mlp_layer_types", ["dense"] * 5), ["mlp_layer_types = dense"]),
         (field("num_experts_per_tok", 9), ["9 experts per token of 8"]),
-        (field("num_experts_per_tok", 1), ["num_experts_per_tok"]),
+        (field("num_experts_per_tok", 0), ["num_experts_per_tok = 0"]),
         (field("norm_topk_prob", False), ["norm_topk_prob = false"]),
         (field("n_shared_experts", 2), ["n_shared_experts = 2"]),
         (field("num_key_value_heads", 2), ["num_key_value_heads = 2"]),

@@ -134,6 +134,7 @@ static void dividing_and_scaling_are_independent(void **state)
         }
 }
 
+/* By its own score, that is, unless the family does it. */
 static void one_expert_is_not_divided(void **state)
 {
     (void)state;
@@ -143,6 +144,9 @@ static void one_expert_is_not_divided(void **state)
     float weight;
     choose(route, logits, NULL, &id, &weight);
     check("one expert", 1, &id, &weight, (int32_t[]){1}, (float[]){1.5f});
+    route.divide_one = true;
+    choose(route, logits, NULL, &id, &weight);
+    check("one expert, divided", 1, &id, &weight, (int32_t[]){1}, (float[]){2});
 }
 
 static void groups_are_chosen_by_their_two_best(void **state)
@@ -244,8 +248,9 @@ static void as_mlx_lm_and_transformers(void **state)
                           .experts = GOLDEN_EXPERTS,
                           .top_k = g->top_k,
                           .normalise = g->normalise,
+                          .divide_one = g->divide_one,
                           .scale = g->scale,
-                          .epsilon = 1e-20f,
+                          .epsilon = g->epsilon,
                           .groups = g->groups,
                           .top_groups = g->kept,
                           .group_best = 2,

@@ -12,6 +12,7 @@ import torch
 from mlx_lm.models.deepseek_v3 import group_expert_select
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3TopkRouter
 from transformers.models.deepseek_v4.modeling_deepseek_v4 import DeepseekV4HashRouter, DeepseekV4TopKRouter
+from transformers.models.lfm2_moe.modeling_lfm2_moe import Lfm2MoeTopKRouter
 
 OUT = Path(__file__).resolve().parents[2] / "tests" / "ops" / "routes.h"
 TOKENS, EXPERTS = 6, 16
@@ -37,6 +38,11 @@ CASES = {
     "transformers, groups, not divided": ("v3", case("SIGMOID", groups=8, kept=3, normalise=False, bias=0.4)),
     "transformers, V4": ("v4", case("SQRT_SOFTPLUS", scale=1.5, bias=0.4)),
     "transformers, V4, by token": ("hash", case("SQRT_SOFTPLUS", scale=1.5)),
+    "transformers, V4, one expert": ("v4", case("SQRT_SOFTPLUS", top_k=1, scale=1.5, bias=0.4)),
+    "transformers, V4, one expert, by token": ("hash", case("SQRT_SOFTPLUS", top_k=1, scale=1.5)),
+    "transformers, LFM2": ("lfm2", case("SIGMOID", scale=2.5, bias=0.4)),
+    "transformers, LFM2, one expert": ("lfm2", case("SIGMOID", top_k=1, scale=2.5, bias=0.4)),
+    "transformers, LFM2, one expert, not divided": ("lfm2", case("SIGMOID", top_k=1, normalise=False, bias=0.4)),
 }
 
 
@@ -49,15 +55,21 @@ def route(reference, c, logits, bias, table):
         ids, weights = np.array(ids), np.array(weights)
     else:
         config = SimpleNamespace(
-            num_experts_per_tok=c.top_k, num_local_experts=EXPERTS, n_routed_experts=EXPERTS, hidden_size=EXPERTS,
+            num_experts_per_tok=c.top_k, num_local_experts=EXPERTS, n_routed_experts=EXPERTS, num_experts=EXPERTS,
+            hidden_size=EXPERTS, use_expert_bias=True,
             routed_scaling_factor=c.scale, n_group=c.groups, topk_group=c.kept, norm_topk_prob=c.normalise,
             scoring_func="sqrtsoftplus", vocab_size=TOKENS,
         )  # fmt: skip
-        router = {"v3": DeepseekV3TopkRouter, "v4": DeepseekV4TopKRouter, "hash": DeepseekV4HashRouter}[reference](config)
+        router = {
+            "v3": DeepseekV3TopkRouter, "v4": DeepseekV4TopKRouter, "hash": DeepseekV4HashRouter,
+            "lfm2": Lfm2MoeTopKRouter,
+        }[reference](config)  # fmt: skip
         router.weight.data = torch.eye(EXPERTS)
         if reference == "hash":
             router.tid2eid = torch.tensor(table)
             _, weights, ids = router(torch.tensor(logits), torch.arange(TOKENS))
+        elif reference == "lfm2":
+            _, weights, ids = router(torch.tensor(logits), torch.tensor(bias))
         else:
             router.e_score_correction_bias = torch.tensor(bias)
             _, weights, ids = router(torch.tensor(logits))
@@ -80,8 +92,8 @@ def main():
         "    const char *name;",
         "    pm_route_kind kind;",
         "    int top_k, groups, kept;",
-        "    bool normalise, by_token;",
-        "    float scale, masked;",
+        "    bool normalise, divide_one, by_token;",
+        "    float scale, epsilon, masked;",
         "    float logits[GOLDEN_TOKENS * GOLDEN_EXPERTS]; /* [tokens, experts] */",
         "    float bias[GOLDEN_EXPERTS];",
         "    int32_t ids[GOLDEN_TOKENS * GOLDEN_TOP_K]; /* [tokens, top_k] */",
@@ -93,10 +105,13 @@ def main():
         bias = (abs(c.bias) * random.standard_normal(EXPERTS) + min(c.bias, 0)).astype(np.float32)
         table = np.stack([random.permutation(EXPERTS)[: c.top_k] for _ in range(TOKENS)])
         ids, weights = route(reference, c, logits, bias, table)
-        flags = [str(c.normalise or reference in ("v4", "hash")).lower(), str(reference == "hash").lower()]
+        v4 = reference in ("v4", "hash")
+        flags = [c.normalise or v4, v4 or reference == "lfm2", reference == "hash"]
+        flags = ", ".join(str(flag).lower() for flag in flags)
+        epsilon = "1e-6f" if reference == "lfm2" else "1e-20f"
         lines += [
             f'    {{"{name}",',
-            f"     PM_ROUTE_{c.kind}, {c.top_k}, {c.groups}, {c.kept}, {flags[0]}, {flags[1]}, {c.scale:.9g},",
+            f"     PM_ROUTE_{c.kind}, {c.top_k}, {c.groups}, {c.kept}, {flags}, {c.scale:.9g}, {epsilon},",
             f"     {'0' if reference == 'mlx' else '-INFINITY'},",
             f"     {{{numbers(logits)}}},",
             f"     {{{numbers(bias)}}},",

@@ -127,7 +127,7 @@ void pm_moe_route(const pm_mixer_kernels *kernels, const pm_route *route, const 
     sort_ascending(ids, top_k);
     for (int i = 0; i < top_k; i++)
         sum += weights[i] = scores[ids[i]];
-    if (!route->normalise || (route->kind != PM_ROUTE_SOFTMAX && top_k == 1))
+    if (!route->normalise || (route->kind != PM_ROUTE_SOFTMAX && top_k == 1 && !route->divide_one))
         sum = 1;
     for (int i = 0; i < top_k; i++)
         weights[i] = weights[i] / sum * route->scale + zero;
