@@ -364,6 +364,25 @@ def test_on_a_phone(page, scripted, screenshots):
     page.driver.set_window_size(1000, 900)
 
 
+def test_keyboard(page, scripted):
+    """Shift+Enter begins a line, Enter sends, an empty message is none; everything is in reach of the tabulator."""
+    scripted.answers = [text("Yes")]
+    page.press(Keys.ENTER)
+    page.press("one", Keys.SHIFT, Keys.ENTER, Keys.SHIFT, "two", Keys.ENTER)
+    page.wait_for_end()
+    assert [body["messages"][0]["content"] for _, _, body in scripted.requests] == ["one\ntwo"]
+    reached = []
+    for _ in range(14):  # round from the message
+        page.press(Keys.TAB)
+        reached.append(page.driver.execute_script("return document.activeElement.innerText || document.activeElement.id"))
+    wanted = ["Send", "Skip to the message", "New chat", "Settings", "Auto", "Copy", "Edit", "Copy", "Regenerate", "input"]
+    assert [name for name in reached if name in wanted][: len(wanted)] == wanted, reached
+    page.click("New chat")
+    assert page.all(".message") == [] and page.driver.switch_to.active_element == page.one("#input")
+    page.open()
+    assert page.all(".message") == []
+
+
 def test_names_for_those_who_do_not_see(page):
     """Every field and button has one."""
     page.click("Settings")

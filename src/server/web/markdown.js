@@ -2,11 +2,13 @@
 // cannot bring an element, an attribute or a script of its own. Links go to http and https only.
 //
 // The dialect is what models write: paragraphs, headings, lists, quotes, tables, fenced code, emphasis, links. Every
-// search looks a bounded number of characters ahead and nesting is bounded, so that no text takes long.
+// search looks a bounded number of characters ahead, all searches in a text together as many as are in proportion to its
+// length, and nesting is bounded, so that no text takes long.
 
 const MAX_DEPTH = 10;
 const MAX_AHEAD = 1000;
 const MAX_ADDRESS = 2000;
+let ahead = 0; // how many characters searches in this text may still look at
 
 function element(name, children = [], attributes = {}) {
   const node = document.createElement(name);
@@ -44,7 +46,7 @@ function runLength(s, i) {
 function codeSpan(s, i) {
   const n = runLength(s, i);
   const end = Math.min(s.length, i + MAX_AHEAD);
-  for (let j = i + n; j < end; j++) {
+  for (let j = i + n; j < end && ahead-- > 0; j++) {
     if (s[j] !== "`") continue;
     const closing = runLength(s, j);
     if (closing === n) {
@@ -63,7 +65,7 @@ const EMPHASIS = { "*1": ["em"], "*2": ["strong"], "*3": ["strong", "em"], "_1":
 // Where a run that closes `n` characters of `c`, opened before `from`, has its last n; -1 when there is none.
 function closingRun(s, from, c, n) {
   const end = Math.min(s.length, from + MAX_AHEAD);
-  for (let j = from; j < end; j++) {
+  for (let j = from; j < end && ahead-- > 0; j++) {
     if (s[j] === "\\") {
       j++;
     } else if (s[j] === "`") {
@@ -97,12 +99,12 @@ function bracketLink(s, i, depth) {
   if (s[open] !== "[") return null;
   const end = Math.min(s.length, open + MAX_AHEAD);
   let level = 0, close = open;
-  for (; close < end; close++) {
+  for (; close < end && ahead-- > 0; close++) {
     if (s[close] === "\\") close++;
     else if (s[close] === "[") level++;
     else if (s[close] === "]" && --level === 0) break;
   }
-  if (close >= end || s[close + 1] !== "(") return null;
+  if (s[close] !== "]" || level !== 0 || s[close + 1] !== "(") return null;
   const paren = s.slice(close + 2, close + 2 + MAX_ADDRESS).match(/^\s*<?((?:[^\s()<>]|\([^\s()<>]*\))+)>?(?:\s+"[^"]*")?\s*\)/);
   const address = paren && safeAddress(paren[1]);
   if (!address) return null;
@@ -157,6 +159,12 @@ function inline(s, depth, inLink = false) {
   }
   if (plain < s.length) out.push(s.slice(plain));
   return out;
+}
+
+// The same of a whole text.
+function inlineText(s, depth) {
+  ahead = 40 * s.length + 10 * MAX_AHEAD;
+  return inline(s, depth);
 }
 
 // ---- blocks ----
@@ -251,7 +259,7 @@ function heading(lines, depth) {
   const level = lines[0].match(HEADING)[1].length;
   let text = lines[0].trim().slice(level).trim();
   while (text.endsWith("#")) text = text.slice(0, -1);
-  return element(`h${Math.min(level + 2, 6)}`, inline(text.trim(), depth)); // below the page's own two
+  return element(`h${Math.min(level + 2, 6)}`, inlineText(text.trim(), depth)); // below the page's own two
 }
 
 function quote(lines, depth) {
@@ -280,7 +288,7 @@ function table(lines, depth) {
   const sides = cellsOf(lines[1]).map((cell) => (cell.endsWith(":") ? (cell.startsWith(":") ? "center" : "right") : ""));
   const row = (line, name) => {
     const cells = cellsOf(line);
-    const make = (side, k) => element(name, inline(cells[k] ?? "", depth), side ? { class: side } : {});
+    const make = (side, k) => element(name, inlineText(cells[k] ?? "", depth), side ? { class: side } : {});
     return element("tr", sides.map(make));
   };
   const body = lines.slice(2).map((line) => row(line, "td"));
@@ -288,7 +296,7 @@ function table(lines, depth) {
   return element("div", [made], { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table" });
 }
 
-const paragraph = (lines, depth) => element("p", inline(lines.map((line) => line.trim()).join("\n"), depth));
+const paragraph = (lines, depth) => element("p", inlineText(lines.map((line) => line.trim()).join("\n"), depth));
 
 const oneLine = (lines, i) => i + 1;
 
