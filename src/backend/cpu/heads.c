@@ -5,7 +5,7 @@
 #include "backend/cpu/matrix.h"
 #include "backend/cpu/mixer.h"
 
-enum { STRIP = PM_MAX_GROUP, ROW_TILE = 8 };
+enum { STRIP = PM_MAX_GROUP };
 
 typedef struct heads_job {
     const pm_cpu *cpu;
@@ -76,10 +76,10 @@ static int multiply(heads_job *job, pm_cpu *cpu, pm_error *err)
     pm_input_need(cpu, args->w, &need);
     if (!pm_input_prepare(cpu, &job->input, NULL, need))
         return pm_fail_memory(err);
-    job->pieces = (job->out + ROW_TILE - 1) / ROW_TILE * ROW_TILE;
+    job->pieces = pm_row_tiles(job->out);
     int64_t items = (int64_t)args->heads * job->pieces;
     int64_t grain = pm_grain(pm_row_cost(args->w, job->tokens));
-    pm_run(cpu, items, (grain + ROW_TILE - 1) / ROW_TILE * ROW_TILE, multiply_rows, job);
+    pm_run(cpu, items, pm_row_tiles(grain), multiply_rows, job);
     return PM_OK;
 }
 

@@ -8,7 +8,6 @@
 static const double NS_PER_ELEMENT = 0.5; /* of normalising and quantising */
 static const double PIECE_NS = 1000;      /* what a piece of work must cost, for handing it over to pay */
 enum {
-    ROW_TILE = 16,  /* pieces of matrices are multiples of it */
     ROW_BLOCK = 128 /* rows that stay in a cache while they meet many columns */
 };
 
@@ -24,11 +23,6 @@ double pm_row_cost(const pm_weight *w, int columns)
     double bytes = (double)(pm_weight_row_bytes(w) + 2 * pm_weight_scale_bytes(w));
     double read = bytes / 12, compute = (double)w->in * columns / 24;
     return 2 + (read > compute ? read : compute);
-}
-
-static int64_t round_up(int64_t n, int64_t step)
-{
-    return (n + step - 1) / step * step;
 }
 
 /* ---- preparing an input ---- */
@@ -151,7 +145,7 @@ static void multiply_rows(void *arg, int worker, int64_t first, int64_t last)
     for (int i = 0; i < job->n && base < last; i++) {
         const pm_weight *w = job->products[i].w;
         int64_t from = first - base, to = last - base;
-        base += round_up(w->out, ROW_TILE);
+        base += pm_row_tiles(w->out);
         from = from < 0 ? 0 : from;
         to = to > w->out ? w->out : to;
         if (from >= to)
@@ -167,11 +161,11 @@ void pm_products(pm_cpu *cpu, const pm_input *input, const pm_product *products,
     int64_t rows = 0;
     double ns = 0;
     for (int i = 0; i < n; i++) {
-        rows += round_up(products[i].w->out, ROW_TILE);
+        rows += pm_row_tiles(products[i].w->out);
         ns += pm_row_cost(products[i].w, input->rows) * products[i].w->out;
     }
     if (rows && input->rows)
-        pm_pool_run(cpu->pool, rows, round_up(pm_grain(ns / (double)rows), ROW_TILE), multiply_rows, &job);
+        pm_pool_run(cpu->pool, rows, pm_row_tiles(pm_grain(ns / (double)rows)), multiply_rows, &job);
 }
 
 /* ---- operations ---- */

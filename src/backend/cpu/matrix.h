@@ -235,6 +235,15 @@ typedef struct pm_product {
 /* All products with the whole input in one region of the pool. */
 void pm_products(pm_cpu *cpu, const pm_input *input, const pm_product *products, int n);
 
+/* Pieces of matrices are multiples of as many rows as kernels take at once. */
+enum { PM_ROW_TILE = 32 };
+
+/* n rows, rounded up to whole tiles. */
+static inline int64_t pm_row_tiles(int64_t n)
+{
+    return (n + PM_ROW_TILE - 1) / PM_ROW_TILE * PM_ROW_TILE;
+}
+
 /* Indices of a region that are worth giving to a worker when one costs about `ns`: small work stays on the calling
  * thread. */
 int64_t pm_grain(double ns);

@@ -7,7 +7,8 @@
  *
  * One column: four stretches of rows are streamed side by side; the sums of four groups of each are reduced together
  * and added to a vector of all their running sums. More columns: the bytes of 16 rows are laid out with a row a lane,
- * so that a group's sum needs no reduction, and serve all columns. */
+ * so that a group's sum needs no reduction, and serve all columns. Two such panels are taken at once, so that what is
+ * loaded of x, four bytes in every lane, is used twice: loads are what there is least of. */
 #if defined(__x86_64__)
 
 #include "backend/cpu/math.h"
@@ -25,8 +26,9 @@ enum {
     MANY = 65536,      /* bytes of rows that are worth several streams */
     ROWS = 16,         /* of a panel */
     DEPTH = 512,       /* elements of a row in a panel: four groups or more */
-    COLUMNS = 64,      /* that share the panels of 16 rows */
-    TILE = 8,          /* most columns in registers */
+    PANELS = 2,        /* taken at once */
+    COLUMNS = 128,     /* that share them */
+    TILE = 4,          /* most columns in registers */
     PLAIN_SCALES = 253 /* codes of e8m0, less 2, that are not */
 };
 
@@ -555,46 +557,58 @@ typedef struct running {
     __m512 acc[4];
 } running;
 
-/* `groups` groups of a panel, from element k and group g of a row on, times n columns (a constant, as is passes). */
-INLINE void add_panel(const panel *p, int planes, int group, bool e2m1, int passes, size_t groups, size_t k, size_t g,
-                      const column *columns, int n, running *out)
+/* `groups` groups of the panels, from element k and group g of a row on, times n columns (a constant, as is passes). A
+ * column's sums for the next panel are COLUMNS behind. */
+INLINE void add_panels(const panel *p, int planes, int group, bool e2m1, int passes, size_t groups, size_t k, size_t g,
+                       const column *columns, int n, running *out)
 {
     const size_t padded = (size_t)(columns[0].low - columns[0].high), part = (size_t)(group / planes);
     const size_t block = (size_t)(64 * planes);
     const int8_t *x[TILE];
-    const __m512i *w = p->w;
+    size_t i = 0; /* in the panels' weights */
     for (int c = 0; c < n; c++)
         x[c] = columns[c].high;
     for (size_t j = 0; j < groups; j++) {
-        __m512i upper[TILE], lower[TILE];
+        __m512i upper[PANELS][TILE], lower[PANELS][TILE];
         const size_t first = k + j * (size_t)group, start = first / block * block;
         const size_t place = start + (first - start) / (size_t)planes;
-        for (int c = 0; c < n; c++) {
-            lower[c] = e2m1 ? _mm512_set1_epi32(-columns[c].excess[g + j]) : _mm512_setzero_si512();
-            upper[c] = passes == 1 ? lower[c] : _mm512_setzero_si512();
-        }
+        for (int h = 0; h < PANELS; h++)
+            for (int c = 0; c < n; c++) {
+                lower[h][c] = e2m1 ? _mm512_set1_epi32(-columns[c].excess[g + j]) : _mm512_setzero_si512();
+                upper[h][c] = passes == 1 ? lower[h][c] : _mm512_setzero_si512();
+            }
         for (int plane = 0; plane < planes; plane++) {
             size_t at = place + (size_t)plane * 64, low = at + padded;
-            for (const __m512i *end = w + part / 4; w < end; w++, at += 4, low += 4)
+            for (const size_t end = i + part / 4; i < end; i++, at += 4, low += 4) {
+                const __m512i w0 = p[0].w[i], w1 = p[1].w[i];
                 for (int c = 0; c < n; c++) {
-                    upper[c] = _mm512_dpbusd_epi32(upper[c], *w, four(x[c] + at));
-                    if (passes == 2)
-                        lower[c] = _mm512_dpbusd_epi32(lower[c], *w, four(x[c] + low));
+                    const __m512i a = four(x[c] + at);
+                    upper[0][c] = _mm512_dpbusd_epi32(upper[0][c], w0, a);
+                    upper[1][c] = _mm512_dpbusd_epi32(upper[1][c], w1, a);
+                    if (passes == 1)
+                        continue;
+                    const __m512i b = four(x[c] + low);
+                    lower[0][c] = _mm512_dpbusd_epi32(lower[0][c], w0, b);
+                    lower[1][c] = _mm512_dpbusd_epi32(lower[1][c], w1, b);
                 }
+            }
         }
-        for (int c = 0; c < n; c++) {
-            __m512 *acc = &out[c].acc[j % 4];
-            __m512i whole = passes == 1 ? upper[c] : _mm512_add_epi32(_mm512_slli_epi32(upper[c], 8), lower[c]);
-            __m512 isum = _mm512_cvtepi32_ps(whole);
-            __m512 factor = _mm512_mul_ps(p->scale[j], _mm512_set1_ps(columns[c].scale[g + j]));
-            __m512 sum = _mm512_fmadd_ps(isum, factor, *acc);
-            *acc = e2m1 ? sum : _mm512_fmadd_ps(p->bias[j], _mm512_set1_ps(columns[c].sum[g + j]), sum);
-        }
+        for (int h = 0; h < PANELS; h++)
+            for (int c = 0; c < n; c++) {
+                __m512 *acc = &out[h * COLUMNS + c].acc[j % 4];
+                __m512i whole = upper[h][c];
+                if (passes == 2)
+                    whole = _mm512_add_epi32(_mm512_slli_epi32(whole, 8), lower[h][c]);
+                __m512 isum = _mm512_cvtepi32_ps(whole);
+                __m512 factor = _mm512_mul_ps(p[h].scale[j], _mm512_set1_ps(columns[c].scale[g + j]));
+                __m512 sum = _mm512_fmadd_ps(isum, factor, *acc);
+                *acc = e2m1 ? sum : _mm512_fmadd_ps(p[h].bias[j], _mm512_set1_ps(columns[c].sum[g + j]), sum);
+            }
     }
 }
 
-typedef void add_panel_fn(const panel *p, int planes, int group, size_t groups, size_t k, size_t g,
-                          const column *columns, running *out);
+typedef void add_panels_fn(const panel *p, int planes, int group, size_t groups, size_t k, size_t g,
+                           const column *columns, running *out);
 
 /* The commonest shapes have their loops unrolled. */
 #define ADD_PANEL(n, passes)                                                                                           \
@@ -602,18 +616,18 @@ typedef void add_panel_fn(const panel *p, int planes, int group, size_t groups, 
                                             const column *columns, running *out)                                       \
     {                                                                                                                  \
         if (planes == 2 && group == 64)                                                                                \
-            add_panel(p, 2, 64, false, passes, groups, k, g, columns, n, out);                                         \
+            add_panels(p, 2, 64, false, passes, groups, k, g, columns, n, out);                                        \
         else                                                                                                           \
-            add_panel(p, planes, group, false, passes, groups, k, g, columns, n, out);                                 \
+            add_panels(p, planes, group, false, passes, groups, k, g, columns, n, out);                                \
     }                                                                                                                  \
     NOINLINE void add_e2m1_##n##_##passes(const panel *p, int planes, int group, size_t groups, size_t k, size_t g,    \
                                           const column *columns, running *out)                                         \
     {                                                                                                                  \
         (void)planes;                                                                                                  \
         if (group == 32)                                                                                               \
-            add_panel(p, 2, 32, true, passes, groups, k, g, columns, n, out);                                          \
+            add_panels(p, 2, 32, true, passes, groups, k, g, columns, n, out);                                         \
         else                                                                                                           \
-            add_panel(p, 2, 16, true, passes, groups, k, g, columns, n, out);                                          \
+            add_panels(p, 2, 16, true, passes, groups, k, g, columns, n, out);                                         \
     }
 #define ADD_PANELS(n)                                                                                                  \
     ADD_PANEL(n, 1)                                                                                                    \
@@ -622,7 +636,6 @@ typedef void add_panel_fn(const panel *p, int planes, int group, size_t groups, 
 ADD_PANELS(1)
 ADD_PANELS(2)
 ADD_PANELS(4)
-ADD_PANELS(8)
 
 #define TILE_OF(n)                                                                                                     \
     {                                                                                                                  \
@@ -636,8 +649,8 @@ ADD_PANELS(8)
     }
 static const struct {
     int columns;
-    add_panel_fn *add[2][2]; /* [passes - 1][e2m1] */
-} tiles[] = {TILE_OF(8), TILE_OF(4), TILE_OF(2), TILE_OF(1)};
+    add_panels_fn *add[2][2]; /* [passes - 1][e2m1] */
+} tiles[] = {TILE_OF(4), TILE_OF(2), TILE_OF(1)};
 
 static void put_rows(const running *sums, int i, int row, int rows, const pm_results *results)
 {
@@ -647,6 +660,12 @@ static void put_rows(const running *sums, int i, int row, int rows, const pm_res
     if (results->add)
         y = _mm512_add_ps(y, _mm512_maskz_loadu_ps(mask, results->add + at));
     _mm512_mask_storeu_ps(results->y + at, mask, y);
+}
+
+/* Rows of a panel, when `left` are left. */
+static int within(int left)
+{
+    return left < 0 ? 0 : left < ROWS ? left : ROWS;
 }
 
 typedef void stream_fn(const pm_weight *w, int first, int last, const pm_columns *columns, int i,
@@ -659,30 +678,33 @@ typedef struct functions {
     int passes;
 } functions;
 
-/* `rows` (up to 16) rows times n (up to COLUMNS) columns from column `from` on. */
+/* `rows` (up to PANELS * ROWS) rows times n (up to COLUMNS) columns from column `from` on. */
 NOINLINE void multiply_panels(const functions *f, const pm_weight *w, int row, int rows, const pm_columns *columns,
                               int from, int n, const pm_results *results)
 {
-    panel p;
-    running sums[COLUMNS];
+    panel p[PANELS];
+    running sums[PANELS][COLUMNS];
     column x[COLUMNS];
     bool e2m1 = w->format != PM_FORMAT_AFFINE;
     size_t in = (size_t)w->in, group = (size_t)w->group, groups = in / group;
-    memset(sums, 0, (size_t)n * sizeof(*sums));
+    for (int h = 0; h < PANELS; h++)
+        memset(sums[h], 0, (size_t)n * sizeof(*sums[h]));
     for (int c = 0; c < n; c++)
         x[c] = column_at(columns, from + c, in, groups);
     for (size_t k = 0; k < in; k += DEPTH) {
         size_t depth = in - k < DEPTH ? in - k : DEPTH;
-        f->fill(w, row, rows, (int)k, (int)depth, &p);
+        for (int h = 0; h < PANELS; h++)
+            f->fill(w, row + h * ROWS, within(rows - h * ROWS), (int)k, (int)depth, &p[h]);
         for (int c = 0, i = 0; c < n; c += tiles[i].columns) {
             while (tiles[i].columns > n - c)
                 i++;
-            tiles[i].add[f->passes - 1][e2m1](&p, planes_of(e2m1 ? 4 : w->bits), w->group, depth / group, k, k / group,
-                                              x + c, sums + c);
+            tiles[i].add[f->passes - 1][e2m1](p, planes_of(e2m1 ? 4 : w->bits), w->group, depth / group, k, k / group,
+                                              x + c, sums[0] + c);
         }
     }
-    for (int c = 0; c < n; c++)
-        put_rows(&sums[c], from + c, row, rows, results);
+    for (int h = 0; h * ROWS < rows; h++)
+        for (int c = 0; c < n; c++)
+            put_rows(&sums[h][c], from + c, row + h * ROWS, within(rows - h * ROWS), results);
 }
 
 /* ---- all rows and columns ---- */
@@ -695,8 +717,8 @@ static void multiply(const functions *f, const pm_weight *w, int first, int last
         return;
     }
     for (int from = 0; from < columns->n; from += COLUMNS)
-        for (int row = first; row < last; row += ROWS)
-            multiply_panels(f, w, row, last - row < ROWS ? last - row : ROWS, columns, from,
+        for (int row = first; row < last; row += PANELS * ROWS)
+            multiply_panels(f, w, row, last - row < PANELS * ROWS ? last - row : PANELS * ROWS, columns, from,
                             columns->n - from < COLUMNS ? columns->n - from : COLUMNS, results);
 }
 

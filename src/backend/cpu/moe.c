@@ -350,12 +350,12 @@ int pm_cpu_moe(pm_backend *backend, const pm_batch *batch, const pm_moe_args *ar
     costs(&m, &gate_up_ns, &down_ns);
     int64_t rows = (int64_t)m.n_active * m.width;
     if (rows)
-        pm_pool_run(pool, rows, (pm_grain(gate_up_ns) + 15) / 16 * 16, gate_up_piece, &m);
+        pm_pool_run(pool, rows, pm_row_tiles(pm_grain(gate_up_ns)), gate_up_piece, &m);
     if (!prepare_down(&m))
         return pm_fail_memory(err);
     rows = (int64_t)m.n_active * m.in + (m.shared_width ? m.hidden : 0);
     if (rows)
-        pm_pool_run(pool, rows, (pm_grain(down_ns) + 15) / 16 * 16, down_piece, &m);
+        pm_pool_run(pool, rows, pm_row_tiles(pm_grain(down_ns)), down_piece, &m);
     if (args->latent_out) {
         unsigned need = 0;
         pm_product product = {args->latent_out, {m.latent_y, NULL, m.hidden}};
