@@ -18,9 +18,10 @@ export ASAN_OPTIONS=allocator_may_return_null=1
 # libedit does not free what keys are bound to.
 export LSAN_OPTIONS=suppressions=$PWD/tests/leaks.txt:print_suppressions=0
 
-# What is packaged is the release build; the others can be neither linked statically nor without their sanitizer.
+# What is packaged is the release build; the others can be neither linked statically nor without their sanitizer. A
+# browser has no sanitizer.
 only=
-[ "$preset" = release ] || only="--ignore=tests/package --corpus-mb=1"
+[ "$preset" = release ] || only="--ignore=tests/package --ignore=tests/server/test_page.py --corpus-mb=1"
 
 # The Python tests of text take as long as all others together, so they run beside them; each run is one process.
 python_tests() {

@@ -8,6 +8,7 @@ SCRIPTS = {
     "hello": ["Hel", "lo", " wor", "ld"],
     "think one": ["let me", " see", "</th", "ink>\n\n", "Done", " now."],
     "calls": [CALLS[i : i + 7] for i in range(0, len(CALLS), 7)],
+    "calls between": ["First." + CALL.format("z") + "\nThen."],
     "endless": ["1", "2", "3", None],
     "stops": ["alpha b", "eta", " gamma", " delta"],
 }

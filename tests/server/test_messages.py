@@ -101,6 +101,15 @@ def test_the_helper_of_the_client(server):
     assert final.usage.output_tokens > 5
 
 
+def test_the_beta_client(client):
+    """Which asks /v1/messages?beta=true, with headers of its own."""
+    answer = client.beta.messages.create(
+        model="spoken", max_tokens=50, betas=["token-efficient-tools-2025-02-19"],
+        messages=[{"role": "user", "content": "hello"}],
+    )  # fmt: skip
+    assert answer.content[0].text == TEXT
+
+
 def test_thinking(ask):
     answer = both_ways(ask, "think one", thinking={"type": "enabled", "budget_tokens": 1024})
     thought, said = answer.content
@@ -114,6 +123,8 @@ def test_calls(ask):
     assert [b.type for b in answer.content] == ["text", "tool_use", "tool_use"] and answer.stop_reason == "tool_use"
     assert answer.content[0].text == "I add." and [b.input for b in answer.content[1:]] == ARGUMENTS
     assert len({b.id for b in answer.content[1:]}) == 2 and answer.content[1].name == "add"
+    between = both_ways(ask, "calls between", tools=TOOLS)
+    assert [getattr(b, "text", None) for b in between.content] == ["First.", None, "Then."]
     one = both_ways(ask, "calls", tools=TOOLS, tool_choice={"type": "auto", "disable_parallel_tool_use": True})
     assert [b.type for b in one.content] == ["text", "tool_use"] and one.stop_reason == "tool_use"
     none = both_ways(ask, "calls", tools=TOOLS, tool_choice={"type": "none"})

@@ -102,6 +102,9 @@ def test_calls(ask):
     assert [item.type for item in answer.output] == ["message", "function_call", "function_call"]
     assert answer.output_text == "I add." and [json.loads(i.arguments) for i in answer.output[1:]] == ARGUMENTS
     assert len({item.call_id for item in answer.output[1:]}) == 2 and answer.output[1].name == "add"
+    between = both_ways(ask, "calls between", tools=TOOLS)
+    assert [item.type for item in between.output] == ["message", "function_call", "message"]
+    assert between.output_text == "First.Then."
     one = both_ways(ask, "calls", tools=TOOLS, parallel_tool_calls=False)
     assert [item.type for item in one.output] == ["message", "function_call"]
     none = both_ways(ask, "calls", tools=TOOLS, tool_choice="none")
