@@ -13,11 +13,14 @@
 #include <unistd.h>
 
 enum {
-    WORTH_IT = 64, /* tokens that must be new for a timeline to be written at all: in turn they must be */
-    SHARE = 8,     /* one in so many of all that are written again with them, and of one that is to go */
-    LAST_SHARE = 64,
-    WAITING = 4, /* offers in turn that wait, at most */
-    REST = 3     /* times as long as the last file took are waited before the next */
+    WORTH_IT =
+        64,    /* tokens that must be new for a timeline to be written at all. What is written again with them may */
+    SHARE = 8, /* be so many times as much in turn, */
+    LAST_SHARE = 64,   /* and so many when it is about to go */
+    WAITING = 4,       /* offers in turn that wait, at most */
+    REST = 3,          /* times as long as the last file took are waited before the next */
+    OPEN_PATIENCE = 5, /* seconds for another process to let go of the folder */
+    WRITE_PATIENCE = 20
 };
 
 /* ---- time ---- */
@@ -29,17 +32,27 @@ static struct timespec deadline_of(double when)
 
 /* ---- the writing thread ---- */
 
-/* Locks the folder against other processes that write or remove. -1: not possible; then there is only this one. */
-static int lock_folder(const pm_disk *disk)
+/* Locks the folder against other processes that write or remove: *fd, -1 where that is not possible and there is only
+ * this one. False when another keeps the lock for so many seconds. */
+static bool lock_folder(const pm_disk *disk, double seconds, int *fd)
 {
     pm_buf path = {0};
-    int fd = -1;
+    double end = pm_now() + seconds;
+    *fd = -1;
     if (pm_buf_printf(&path, "%s/%s", disk->dir, PM_DISK_LOCK) == PM_OK)
-        fd = open(path.data, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    while (fd >= 0 && flock(fd, LOCK_EX) != 0 && errno == EINTR)
-        ;
+        *fd = open(path.data, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     pm_buf_free(&path);
-    return fd;
+    while (*fd >= 0 && flock(*fd, LOCK_EX | LOCK_NB) != 0) {
+        bool taken = errno == EWOULDBLOCK || errno == EINTR;
+        if (taken && pm_now() < end) {
+            nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+            continue;
+        }
+        close(*fd);
+        *fd = -1;
+        return !taken;
+    }
+    return true;
 }
 
 /* The note of a session's file, malloc'ed; NULL when out of memory. */
@@ -100,9 +113,13 @@ static int write_file(pm_disk *disk, const pm_session *session, pm_error *err)
 static void store(pm_disk *disk, const pm_session *session)
 {
     pm_error err;
-    int folder = lock_folder(disk);
-    pm_index_scan(disk, folder >= 0);
-    int status = write_file(disk, session, &err);
+    int folder, status = PM_ERR_IO;
+    if (lock_folder(disk, WRITE_PATIENCE, &folder)) {
+        pm_index_scan(disk, folder >= 0);
+        status = write_file(disk, session, &err);
+    } else {
+        end_reading(disk);
+    }
     if (folder >= 0)
         close(folder);
     pthread_mutex_lock(&disk->lock);
@@ -349,9 +366,11 @@ static int start_thread(pm_disk *disk, pm_error *err)
     pthread_cond_init(&disk->work, &monotonic);
     pthread_cond_init(&disk->done, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    int folder = lock_folder(disk);
+    int folder;
+    bool ours = lock_folder(disk, OPEN_PATIENCE, &folder);
     pm_index_scan(disk, folder >= 0);
-    pm_index_room(disk, NULL);
+    if (ours)
+        pm_index_room(disk, NULL);
     if (folder >= 0)
         close(folder);
     disk->started = pthread_create(&disk->thread, NULL, run, disk) == 0;

@@ -5,7 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PATIENCE_MS = 250 }; /* for writing that answers have to wait for */
+enum {
+    PATIENCE_MS = 250, /* for writing that answers have to wait for */
+    PATIENCE_MOST = 10 /* seconds, for writing that a request in the queue waits for */
+};
 
 static void drop(pm_pasts *pasts, size_t i)
 {
@@ -26,10 +29,10 @@ void pm_pasts_keep(pm_pasts *pasts, pm_session *session)
     size_t shared = 0;
     for (size_t i = pasts->n; i-- > 0;) {
         size_t p = pm_session_common(pasts->list[i].session, session->ids, session->length);
-        if (p == pasts->list[i].session->length)
-            drop(pasts, i);
-        else if (p > shared)
-            shared = p;
+        if (p < pasts->list[i].session->length)
+            shared = p > shared ? p : shared;
+        else if (!pasts->disk || pm_disk_release(pasts->disk, pasts->list[i].session))
+            drop(pasts, i); /* what is being written goes another time */
     }
     void *list = pasts->list;
     int status = pm_grow(&list, &pasts->cap, pasts->n + 1, sizeof(*pasts->list));
@@ -52,12 +55,13 @@ static bool may_go(const pm_pasts *pasts, pm_past *past, bool must)
 {
     if (!pasts->disk)
         return true;
-    if (!past->leaving)
+    if (past->leaving <= 0) { /* what cannot be written goes after one attempt */
         pm_disk_offer(pasts->disk, past->session, true);
-    past->leaving = true; /* what cannot be written goes after one attempt */
+        past->leaving = pm_now();
+    }
     if (must)
         pm_disk_wait(pasts->disk, past->session, PATIENCE_MS / 1e3);
-    return must || !pm_disk_busy(pasts->disk, past->session);
+    return must || !pm_disk_busy(pasts->disk, past->session) || pm_now() > past->leaving + PATIENCE_MOST;
 }
 
 pm_eviction pm_pasts_evict(pm_pasts *pasts, const pm_session *spared, bool must)
@@ -80,7 +84,7 @@ pm_eviction pm_pasts_evict(pm_pasts *pasts, const pm_session *spared, bool must)
 void pm_pasts_wait(const pm_pasts *pasts)
 {
     for (size_t i = 0; i < pasts->n; i++)
-        if (pasts->list[i].leaving && pm_disk_busy(pasts->disk, pasts->list[i].session)) {
+        if (pasts->list[i].leaving > 0 && pm_disk_busy(pasts->disk, pasts->list[i].session)) {
             pm_disk_wait(pasts->disk, pasts->list[i].session, PATIENCE_MS / 1e3);
             return;
         }

@@ -10,10 +10,10 @@
 
 typedef struct pm_past {
     pm_session *session;
-    double gain;   /* tokens that it saves, for the bytes that it takes */
-    double value;  /* what keeping it is worth: the lowest goes first */
-    uint64_t used; /* when that was last told; of equal values the older goes */
-    bool leaving;  /* it has been offered to the disk to make room */
+    double gain;    /* tokens that it saves, for the bytes that it takes */
+    double value;   /* what keeping it is worth: the lowest goes first */
+    uint64_t used;  /* when that was last told; of equal values the older goes */
+    double leaving; /* since when it is being written to make room; 0: it is not */
 } pm_past;
 
 typedef struct pm_pasts {

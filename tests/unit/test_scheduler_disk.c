@@ -5,6 +5,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -288,9 +289,6 @@ static void test_bound_of_disk(void **state)
             assert_true(bytes_on_disk() <= limits[k]);
             for (int i = 0; i < FEW; i++) {
                 answer_to(i, prompts[i], PROMPT);
-                int lock = open(path_of("lock"), O_RDWR);
-                assert_int_equal(lockf(lock, F_TEST, 0), 0);
-                close(lock);
                 assert_true(describe().stored_bytes <= limits[k]);
             }
             finish();
@@ -410,6 +408,25 @@ static void test_put_back(void **state)
         finish();
         each_file(remove_it);
     }
+}
+
+/* Another process that keeps the folder to itself: nothing is written, and nobody waits for long. */
+static void test_kept_lock(void **state)
+{
+    (void)state;
+    pm_scheduler_options options = on_disk(400000, 0);
+    begin(true, &options);
+    int lock = open(path_of("lock"), O_RDWR);
+    assert_int_equal(flock(lock, LOCK_EX), 0);
+    double start = pm_now();
+    answer_to(0, prompts[0], PROMPT);
+    answer_to(1, prompts[1], PROMPT);
+    assert_true(pm_now() - start < 5);
+    assert_int_equal(each_file(NULL), 0);
+    assert_int_equal(flock(lock, LOCK_UN), 0);
+    close(lock);
+    finish();
+    assert_int_equal(each_file(NULL), 2);
 }
 
 /* A disk on which there is no room: answers go on, and nothing is left behind. */
@@ -542,6 +559,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_killed, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_two_processes, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_put_back, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(test_kept_lock, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_failing_disk, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_written_soon, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_fetch_beside_answers, make_folder, remove_folder),
