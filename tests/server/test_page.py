@@ -362,6 +362,25 @@ def test_keyboard(page, scripted):
     assert page.all(".message") == []
 
 
+def test_copying(page, scripted):
+    """Code and whole messages, also where the browser has no clipboard for pages."""
+    scripted.answers = [text("```c\nint x;\n```\nand *this*")]
+    page.ask("Show")
+    page.wait_for_end()
+    for broken in False, True:
+        if broken:
+            page.driver.execute_script("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
+        for where, copied in ("figure", "int x;"), (".assistant footer", "```c\nint x;\n```\nand *this*"):
+            page.one("#input").clear()
+            page.driver.execute_script("document.querySelector(arguments[0]).textContent = 'Copy'", f"{where} button")
+            page.click("Copy", where)
+            page.wait(lambda: page.texts(f"{where} button")[0] == "Copied")
+            page.one("#input").click()
+            page.press(Keys.CONTROL, "v")
+            assert page.one("#input").get_property("value") == copied
+    page.one("#input").clear()
+
+
 def test_names_for_those_who_do_not_see(page):
     """Every field and button has one."""
     page.click("Settings")

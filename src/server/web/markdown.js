@@ -347,14 +347,27 @@ export function showMarkdown(parent, text) {
   }
 }
 
-// Puts text on the clipboard and says so on the button.
+// What browsers leave to pages that came over plain http from another machine.
+function copySelection(text) {
+  const field = element("textarea", [], { "aria-hidden": "true" });
+  field.value = text;
+  document.body.append(field);
+  field.select();
+  const done = document.execCommand("copy");
+  field.remove();
+  return done;
+}
+
+// Puts text on the clipboard and says on the button whether it is there.
 export async function copyText(text, button) {
   const before = button.textContent;
+  let done = true;
   try {
     await navigator.clipboard.writeText(text);
-    button.textContent = "Copied";
   } catch {
-    button.textContent = "Not allowed"; // as over plain http from another machine
+    done = copySelection(text);
+    button.focus();
   }
+  button.textContent = done ? "Copied" : "Not allowed";
   setTimeout(() => (button.textContent = before), 1500);
 }
