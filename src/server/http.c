@@ -248,11 +248,10 @@ static void add_cors(const pm_exchange *exchange, struct MHD_Response *response,
     MHD_add_response_header(response, "Access-Control-Max-Age", "600");
 }
 
-/* Queues the answer that has begun, whole or as a stream. */
-static enum MHD_Result respond(pm_exchange *exchange)
+/* Queues the answer that has begun: of `size` bytes, or as a stream. */
+static enum MHD_Result respond(pm_exchange *exchange, uint64_t size)
 {
     bool preflight = strcmp(exchange->method, "OPTIONS") == 0 && exchange->status == 204;
-    uint64_t size = exchange->done ? exchange->out.len : MHD_SIZE_UNKNOWN;
     struct MHD_Response *response =
         MHD_create_response_from_callback(size, PIECE, read_answer, exchange, drop_exchange);
     char number[16];
@@ -288,19 +287,19 @@ static enum MHD_Result respond(pm_exchange *exchange)
 /* Answers when there is something to say, else waits for it. */
 static enum MHD_Result respond_or_wait(pm_exchange *exchange)
 {
-    enum MHD_Result result = MHD_YES;
     pthread_mutex_lock(&exchange->lock);
+    uint64_t size = exchange->done ? exchange->out.len : MHD_SIZE_UNKNOWN;
     bool left = exchange->gone || exchange->cut, begun = exchange->status != 0;
     if (!left && !begun) {
         exchange->suspended = true;
         MHD_suspend_connection(exchange->connection);
     }
-    if (left)
-        result = MHD_NO;
-    else if (begun)
-        result = respond(exchange);
     pthread_mutex_unlock(&exchange->lock);
-    return result;
+    if (left)
+        return MHD_NO;
+    /* Not under the lock, which read_answer takes under one of libmicrohttpd's. What is not yet sent is only added to.
+     */
+    return begun ? respond(exchange, size) : MHD_YES;
 }
 
 /* A request is there as a whole. */

@@ -54,7 +54,7 @@ static int attend(pm_server *server, int signals)
         if (poll(watched, 2, 1000) < 0 && errno != EINTR)
             return PM_ERR_IO;
         pm_http_guard(server);
-        if (watched[1].revents)
+        if (watched[1].revents && server->stage == PM_FAILED)
             return server->failure.code;
         if (!watched[0].revents || read(signals, &signal, sizeof(signal)) != (ssize_t)sizeof(signal))
             continue;
