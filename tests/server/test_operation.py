@@ -317,7 +317,9 @@ def leave(sock, abruptly):
     sock.close()
 
 
-LONG = [{"role": "user", "content": "dog " * 6_000}]
+def long_prompt():
+    """Takes a second or more to read, and begins as none before."""
+    return [{"role": "user", "content": f"{time.monotonic_ns()} " + "dog " * 8_000}]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -328,7 +330,7 @@ def test_clients_that_leave(tireless, stage, stream, abruptly):
     for _ in range(5 if stage == "decode" else 3):
         before = tireless.metric("sampled_tokens_total")
         sock = connect(tireless)
-        sock.sendall(post({"messages": LONG if stage == "prefill" else QUESTION, "stream": stream}))
+        sock.sendall(post({"messages": long_prompt() if stage == "prefill" else QUESTION, "stream": stream}))
         wait_until(lambda: tireless.metric("live") == 1)
         if stage == "decode":
             wait_until(lambda: tireless.metric("sampled_tokens_total") > before + 3)
@@ -547,7 +549,7 @@ def test_health_is_quick(server):
 def test_health_beside_a_long_prompt(tireless):
     """HTTP does not wait for the engine."""
     sock = connect(tireless)
-    sock.sendall(post({"messages": LONG}))
+    sock.sendall(post({"messages": long_prompt()}))
     wait_until(lambda: tireless.metric("live") == 1)
     slowest = 0
     for _ in range(20):
