@@ -218,7 +218,7 @@ def test_debian_package_works(package, installed, lib, answer, tmp_path):
     }
     libdir = lib.relative_to(installed).as_posix()
     expected = {moved.get(name, name) for name in files(installed)}
-    assert {re.sub("^lib/(?!lib|pkg)[^/]+", "lib", name) for name in files(root)} == {
+    assert {re.sub("^lib/(?!lib|pkg|systemd)[^/]+", "lib", name) for name in files(root)} == {
         re.sub(f"^{libdir}/", "lib/", name) for name in expected
     }
     assert run(root / "bin/polymath", "run", QUESTION, cwd=tmp_path) == answer
