@@ -94,6 +94,17 @@ INLINE __m512i load_eights(int bits, const uint8_t *p, int n, int plane)
     return _mm512_shuffle_epi8(quarters, _mm512_broadcast_i32x4(order));
 }
 
+/* A plane of 64 bytes of a block of 4 or 2 bits. */
+INLINE __m512i fields(int bits, bool e2m1, __m512i bytes, int plane)
+{
+    bytes = _mm512_srli_epi16(bytes, (unsigned)(plane * bits));
+    if (!e2m1)
+        return _mm512_and_si512(bytes, _mm512_set1_epi8((char)((1 << bits) - 1)));
+    /* The index is six bits of a byte, of which the upper two do not count in a table of sixteen, four times. */
+    const __m128i integers = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
+    return _mm512_permutexvar_epi8(bytes, _mm512_broadcast_i32x4(integers));
+}
+
 /* A plane of a block as bytes. Only the first n elements of the block (a multiple of 16) are read; there is an n-th
  * only where the row ends, and what would come after is zero. */
 INLINE __m512i unpack(int bits, bool e2m1, const uint8_t *p, int n, int plane)
@@ -103,15 +114,9 @@ INLINE __m512i unpack(int bits, bool e2m1, const uint8_t *p, int n, int plane)
         __m512i a = load_bytes(p, bytes), b = load_bytes(p + 64, bytes - 64);
         return plane ? _mm512_shuffle_i32x4(a, b, 0xdd) : _mm512_shuffle_i32x4(a, b, 0x88);
     }
+    if (bits == 4 || bits == 2)
+        return fields(bits, e2m1, load_bytes(p, bytes), plane);
     const __m512i mask = _mm512_set1_epi8((char)((1 << bits) - 1));
-    if (bits == 4 || bits == 2) {
-        __m512i fields = _mm512_srli_epi16(load_bytes(p, bytes), (unsigned)(plane * bits));
-        if (!e2m1)
-            return _mm512_and_si512(fields, mask);
-        /* The index is six bits of a byte, of which the upper two do not count in a table of sixteen, four times. */
-        const __m128i integers = _mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0);
-        return _mm512_permutexvar_epi8(fields, _mm512_broadcast_i32x4(integers));
-    }
     const uint64_t first = bits == 3 && plane ? 24 : 0;
     const __m512i shifts =
         _mm512_set1_epi64((long long)(0x0706050403020100u * (uint64_t)bits + 0x0101010101010101u * first));
@@ -491,32 +496,34 @@ INLINE void transpose(__m512i v[16])
         v[d] = t[d];
 }
 
-/* n elements from the k-th of `rows` (up to 16) rows from `row` on; the other rows are zero. The panel has a group's
- * part of every plane, then the next group. */
+/* n elements from the k-th of `rows` (up to 16) rows from `row` on; the other rows are anything. The panel has a
+ * group's part of every plane, then the next group. What 4 and 2 bits fill of 64 bytes is transposed before it is
+ * unpacked: four bytes are four elements of every plane. */
 INLINE void fill_weights(const pm_weight *w, int bits, bool e2m1, int row, int rows, int k, int n, panel *out)
 {
-    const int planes = planes_of(bits), block = 64 * planes;
+    const bool packed = bits == 4 || bits == 2;
+    const int planes = planes_of(bits), block = 64 * planes, bytes = block * bits / 8;
     const int part = w->group / planes / 4, shift = __builtin_ctz((unsigned)part);
     size_t stride = (size_t)w->in * (size_t)bits / 8;
     const uint8_t *data = (const uint8_t *)w->data + (size_t)row * stride + (size_t)k * (size_t)bits / 8;
-    for (int i = 0; i < n; i += block, data += 8 * planes * bits)
+    for (int i = 0; i < n; i += block, data += bytes) {
+        const int left = n - i < block ? n - i : block; /* elements */
+        __m512i v[16];
+        for (int r = 0; r < rows; r++)
+            for (int b = 0; b < bytes; b += 64)
+                _mm_prefetch((const char *)data + (size_t)r * stride + DEPTH * bits / 8 + b, _MM_HINT_T0);
         for (int plane = 0; plane < planes; plane++) {
-            __m512i v[16];
-            for (int r = 0; r < 16; r++)
-                v[r] = _mm512_setzero_si512();
-            if (rows == 16 && n - i >= block)
-                for (int r = 0; r < 16; r++) {
-                    for (int b = 0; plane == 0 && b < 8 * planes * bits; b += 64)
-                        _mm_prefetch((const char *)data + (size_t)r * stride + DEPTH * bits / 8 + b, _MM_HINT_T0);
-                    v[r] = unpack(bits, e2m1, data + (size_t)r * stride, block, plane);
-                }
-            else
-                for (int r = 0; r < rows; r++)
-                    v[r] = unpack(bits, e2m1, data + (size_t)r * stride, n - i, plane);
-            transpose(v);
+            for (int r = 0; r < 16 && (plane == 0 || !packed); r++)
+                v[r] = r >= rows ? _mm512_setzero_si512()
+                       : packed  ? load_bytes(data + (size_t)r * stride, left * bits / 8)
+                                 : unpack(bits, e2m1, data + (size_t)r * stride, left, plane);
+            if (plane == 0 || !packed)
+                transpose(v);
             for (int d = 0; d < 16; d++)
-                out->w[i / 4 + ((((d >> shift) * planes + plane) << shift) | (d & (part - 1)))] = v[d];
+                out->w[i / 4 + ((((d >> shift) * planes + plane) << shift) | (d & (part - 1)))] =
+                    packed ? fields(bits, e2m1, v[d], plane) : v[d];
         }
+    }
 }
 
 typedef void fill_fn(const pm_weight *w, int row, int rows, int k, int n, panel *out);
@@ -525,24 +532,20 @@ typedef void fill_fn(const pm_weight *w, int row, int rows, int k, int n, panel 
 INLINE void fill_scales(const pm_weight *w, bool e2m1, int row, int rows, size_t g, size_t n, panel *out)
 {
     size_t groups = (size_t)(w->in / w->group);
-    for (size_t j = 0; j < n; j += 4) {
-        const int left = n - j < 4 ? (int)(n - j) : 4;
-        for (int part = 0; part < (e2m1 ? 1 : 2); part++)
-            for (int r = 0; r < ROWS; r += 4) {
-                __m512 *to = (part ? out->bias : out->scale) + j;
-                __m128 v[4];
-                for (int i = 0; i < 4; i++) {
-                    size_t at = (size_t)(row + r + i) * groups + g + j;
-                    __m512 four = r + i >= rows ? _mm512_setzero_ps()
-                                  : part        ? load_biases(w, at, left)
-                                                : load_weight_scales(w, e2m1, at, left);
-                    v[i] = _mm512_castps512_ps128(four);
-                }
-                _MM_TRANSPOSE4_PS(v[0], v[1], v[2], v[3]);
-                for (int i = 0; i < left; i++)
-                    _mm_storeu_ps((float *)(to + i) + r, v[i]);
+    for (size_t j = 0; j < n; j += 16)
+        for (int part = 0; part < (e2m1 ? 1 : 2); part++) {
+            const int left = n - j < 16 ? (int)(n - j) : 16;
+            __m512i v[16];
+            for (int r = 0; r < ROWS; r++) {
+                size_t at = (size_t)(row + r) * groups + g + j;
+                v[r] = _mm512_castps_si512(r >= rows ? _mm512_setzero_ps()
+                                           : part    ? load_biases(w, at, left)
+                                                     : load_weight_scales(w, e2m1, at, left));
             }
-    }
+            transpose(v);
+            for (int i = 0; i < left; i++)
+                (part ? out->bias : out->scale)[j + (size_t)i] = _mm512_castsi512_ps(v[i]);
+        }
 }
 
 INLINE __m512i four(const int8_t *x)
