@@ -124,7 +124,9 @@ static int read_packed(const json_t *object, const place *at, pm_quant *out, pm_
     json_t *list = json_object_get(object, "config_groups");
     char field[160];
     if (!json_is_string(format) || !is_setting(format, "pack-quantized"))
-        return fail_setting(at, PM_ERR_UNSUPPORTED, "format", "is not pack-quantized", err);
+        return pm_fail(err, PM_ERR_UNSUPPORTED,
+                       "%s: format '%s' of %s is not supported; of compressed-tensors only pack-quantized is", at->file,
+                       json_is_string(format) ? json_string_value(format) : "?", at->field);
     if (!is_setting(json_object_get(object, "kv_cache_scheme"), "false"))
         return fail_setting(at, PM_ERR_UNSUPPORTED, "kv_cache_scheme", "is not supported", err);
     if (json_object_size(json_object_get(object, "transform_config")))
@@ -165,9 +167,11 @@ static int read_global(const json_t *object, const place *at, pm_quant *out, pm_
         return read_fp8(object, at, out, err);
     if (json_is_string(method) && strcmp(json_string_value(method), "compressed-tensors") == 0)
         return read_packed(object, at, out, err);
+    const char *algorithm = json_string_value(json_object_get(object, "quant_algo")); /* as modelopt says */
     if (method && !json_is_null(method))
-        return pm_fail(err, PM_ERR_UNSUPPORTED, "%s: quant_method '%s' of %s is not supported", at->file,
-                       json_is_string(method) ? json_string_value(method) : "?", at->field);
+        return pm_fail(err, PM_ERR_UNSUPPORTED, "%s: quant_method '%s'%s%s of %s is not supported", at->file,
+                       json_is_string(method) ? json_string_value(method) : "?", algorithm ? " with quant_algo " : "",
+                       algorithm ? algorithm : "", at->field);
     static const char *const required[] = {"bits", "group_size"};
     for (size_t i = 0; i < PM_COUNT(required); i++) {
         const json_t *setting = json_object_get(object, required[i]);

@@ -296,12 +296,6 @@ static bool norms_are_centred(const pm_model *model, const pm_decoder *d)
     return d->spec->centred_norms;
 }
 
-static bool same_data(const pm_weight *a, const pm_weight *b)
-{
-    return a->format == b->format && a->bits == b->bits && a->group == b->group &&
-           memcmp(a->data, b->data, (size_t)a->out * pm_weight_row_bytes(a)) == 0;
-}
-
 static int load_weights(pm_model *model, pm_decoder *d, pm_error *err)
 {
     pm_loader *loader = &model->loader;
@@ -332,17 +326,8 @@ static int load_weights(pm_model *model, pm_decoder *d, pm_error *err)
     }
     if (status != PM_OK || loader->plan)
         return status;
-    if (!d->lm_head.data && !d->tied)
-        return pm_fail(err, PM_ERR_FORMAT, "%s: tensor lm_head.weight is missing, and tie_word_embeddings is not true",
-                       model->config->path);
-    if (!d->lm_head.data)
-        d->lm_head = d->embed_tokens;
-    else {
-        model->own_head = d->tied && !same_data(&d->lm_head, &d->embed_tokens);
-        loader->active -=
-            (int64_t)(d->dims[PM_D_VOCAB] - 1) * d->dims[PM_D_HIDDEN]; /* of the embedding one row is read */
-    }
-    return pm_loader_finish(loader, err);
+    status = pm_model_head(model, &d->embed_tokens, d->tied, &d->lm_head, err);
+    return status ? status : pm_loader_finish(loader, err);
 }
 
 static int make_activations(pm_model *model, pm_decoder *d, int step_tokens, pm_error *err)

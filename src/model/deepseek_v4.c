@@ -407,14 +407,8 @@ static int load_weights(pm_model *model, pm_v4 *v, pm_error *err)
     }
     if (status != PM_OK || loader->plan)
         return status;
-    if (!v->lm_head.data && !v->tied)
-        return pm_fail(err, PM_ERR_FORMAT, "%s: tensor lm_head.weight is missing, and tie_word_embeddings is not true",
-                       model->config->path);
-    if (!v->lm_head.data)
-        v->lm_head = v->embed_tokens;
-    else
-        loader->active -= (int64_t)(v->dims[PM_V4_VOCAB] - 1) * v->dims[PM_V4_HIDDEN]; /* one row is embedded */
-    return pm_loader_finish(loader, err);
+    status = pm_model_head(model, &v->embed_tokens, v->tied, &v->lm_head, err);
+    return status ? status : pm_loader_finish(loader, err);
 }
 
 static int make_activations(pm_model *model, pm_v4 *v, int step_tokens, pm_error *err)

@@ -91,6 +91,10 @@ const pm_layer_kind *pm_layer_listed(const pm_family *family, const pm_config *c
 /* True when the config's list of numbers `field` has layer i. */
 bool pm_layer_numbered(const pm_config *config, const char *field, int i);
 
+/* Settles the head when all of the model's matrices are loaded: the file's where it has one (of a tied model it need not
+ * be the embedding), else, in a tied model, the embedding. */
+int pm_model_head(pm_model *model, const pm_weight *embedding, bool tied, pm_weight *head, pm_error *err);
+
 /* Rotary frequencies over `dims` elements of a head from rope_theta and the scaling in rope_parameters or rope_scaling:
  * theta^(-2i / rotary), rotary = dims * partial_rotary_factor. Where the config does not say them the factor is
  * `partial` and theta is `base`, or with base 0 the 10,000 that Llama 1 and 2 leave out. inv_freq is in the arena. */

@@ -66,6 +66,33 @@ void pm_model_close(pm_model *model)
     free(model);
 }
 
+static bool same_bytes(const void *a, const void *b, size_t n)
+{
+    return a && b ? memcmp(a, b, n) == 0 : !a && !b;
+}
+
+static bool same_matrix(const pm_weight *a, const pm_weight *b)
+{
+    const size_t rows = (size_t)a->out;
+    return a->format == b->format && a->bits == b->bits && a->group == b->group && a->scale_type == b->scale_type &&
+           same_bytes(a->data, b->data, rows * pm_weight_row_bytes(a)) &&
+           (a->format == PM_FORMAT_FP8 || same_bytes(a->scales, b->scales, rows * pm_weight_scale_bytes(a)));
+}
+
+int pm_model_head(pm_model *model, const pm_weight *embedding, bool tied, pm_weight *head, pm_error *err)
+{
+    if (!head->data && !tied)
+        return pm_fail(err, PM_ERR_FORMAT, "%s: tensor lm_head.weight is missing, and tie_word_embeddings is not true",
+                       model->config->path);
+    if (!head->data) {
+        *head = *embedding;
+        return PM_OK;
+    }
+    model->own_head = tied && !same_matrix(head, embedding);
+    model->loader.active -= (int64_t)(embedding->out - 1) * embedding->in; /* of the embedding one row is read */
+    return PM_OK;
+}
+
 int pm_model_vocab(const pm_model *model)
 {
     return model->vocab;

@@ -401,6 +401,35 @@ static int take_packed(pm_loader *loader, const char *module, matrix *m, pm_erro
     return powers ? widen_scales(loader, m, err) : PM_OK;
 }
 
+/* A matrix that is absent under every name known, or of integers that are not. Where the config says that the weights
+ * are stored in a way that is not read, or the scales beside them do, that is the reason. NVFP4 has several: the scale
+ * of a whole matrix multiplies in modelopt's files and divides in those of compressed-tensors. */
+static int fail_matrix(const pm_loader *loader, const pm_stored *t, const char *module, pm_error *err)
+{
+    static const struct {
+        const char *part, *format;
+    } foreign[] = {
+        {"weight_scale_2", "modelopt's NVFP4"},
+        {"weight_global_scale", "compressed-tensors' nvfp4-pack-quantized"},
+    };
+    char name[NAME_MAX_LEN + 32];
+    pm_quant quant;
+    int status = find_quant(loader, module, module, &quant, err);
+    if (status != PM_OK)
+        return status;
+    if (!t)
+        return fail_absent(loader, module, true, err);
+    for (size_t i = 0; i < PM_COUNT(foreign); i++) {
+        snprintf(name, sizeof(name), "%s.%s", module, foreign[i].part);
+        if (pm_loader_peek(loader, name))
+            return pm_fail(err, PM_ERR_UNSUPPORTED, "%s: tensor %s (%s, with %s) is %s, which is not supported",
+                           pm_checkpoint_file(loader->checkpoint, t), t->name, pm_dtype_name(t->dtype), foreign[i].part,
+                           foreign[i].format);
+    }
+    return pm_fail(err, PM_ERR_UNSUPPORTED, "%s: tensor %s has dtype %s, which is not supported for a matrix",
+                   pm_checkpoint_file(loader->checkpoint, t), t->name, pm_dtype_name(t->dtype));
+}
+
 /* Takes the weight of a module and what lies beside it, and settles the format. */
 static int take_matrix(pm_loader *loader, const char *module, int cols, matrix *out, pm_error *err)
 {
@@ -410,15 +439,14 @@ static int take_matrix(pm_loader *loader, const char *module, int cols, matrix *
         out->weight = take(loader, module, "weight_packed");
     if (!out->weight)
         out->weight = take(loader, module, ""); /* fused experts have no ".weight" */
-    if (!out->weight)
-        return fail_absent(loader, module, true, err);
     const pm_stored *t = out->weight;
+    if (!t)
+        return fail_matrix(loader, NULL, module, err);
     bool named_packed = pm_name_ends(t->name, ".weight_packed");
     if (t->dtype == PM_U32 || t->dtype == PM_F8_E4M3 || t->dtype == PM_I8 || (t->dtype == PM_I32 && named_packed))
         return take_packed(loader, module, out, err);
     if (!is_float(t->dtype) || named_packed)
-        return pm_fail(err, PM_ERR_UNSUPPORTED, "%s: tensor %s has dtype %s, which is not supported for a matrix",
-                       pm_checkpoint_file(loader->checkpoint, t), t->name, pm_dtype_name(t->dtype));
+        return fail_matrix(loader, t, module, err);
     out->like.format = t->dtype == PM_F32 ? PM_FORMAT_F32 : t->dtype == PM_F16 ? PM_FORMAT_F16 : PM_FORMAT_BF16;
     return PM_OK; /* scales or biases beside it stay unused and are refused at the end */
 }

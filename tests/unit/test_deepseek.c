@@ -7,6 +7,7 @@
 
 #include <math.h>
 
+#define V4   SOURCE_DIR "/tests/oracles/deepseek_v4"
 #define TINY SOURCE_DIR "/tests/oracles/glm_moe_dsa" /* five layers, of which 2 and 3 share an index */
 
 enum { LAYERS = 5, HEADS = 4, NOPE = 32, VALUE = 16, KV_LORA = 64, PER = NOPE + VALUE, TOKENS = 67, EXPERTS = 8 };
@@ -262,6 +263,36 @@ static void yarn_scale(void **state)
     }
 }
 
+/* ---- head ---- */
+
+/* DeepSeek-V4's head under its own name: without one only a tied model loads, and then has the logits of the embedding
+ * as head. */
+static void head_of_v4(void **state)
+{
+    (void)state;
+    edit copy, tied, none;
+    edit_open(&copy, V4);
+    edit_open(&tied, V4);
+    edit_open(&none, V4);
+    const edit_tensor embedding = *edit_find(&copy, "model.embed_tokens.weight");
+    edit_drop(&copy, "head.weight");
+    edit_add(&copy, "head.weight", embedding.dtype, embedding.rank, embedding.shape, embedding.data);
+    edit_write(&copy);
+    edit_drop(&tied, "head.weight");
+    json_object_set_new(tied.config, "tie_word_embeddings", json_true());
+    compare(&tied, copy.dir, 0);
+    edit_drop(&none, "head.weight");
+    edit_write(&none);
+    pm_engine *engine;
+    pm_error err = {0};
+    assert_int_equal(pm_engine_open(&engine, none.dir, NULL, &err), PM_ERR_FORMAT);
+    if (!strstr(err.message, "lm_head.weight is missing, and tie_word_embeddings is not true"))
+        fail_msg("\"%s\"", err.message);
+    edit_end(&copy);
+    edit_end(&tied);
+    edit_end(&none);
+}
+
 /* ---- quantised ---- */
 
 /* Packs the matrix with `bits` in groups of 64, as MLX does but with scales in f32, and puts it in the place of the
@@ -400,6 +431,49 @@ static void fp8_blocks(void **state)
         edit_end(&e);
         edit_end(&plain);
     }
+}
+
+/* Experts in fp8 one by one and in stacks, scales stacked too: the same bits, also where the last blocks are partial.
+ */
+static void fp8_stacks(void **state)
+{
+    static const char *const projections[] = {"gate", "up", "down"}, *const parts[] = {"weight", "weight_scale_inv"};
+    (void)state;
+    edit single, plain, e;
+    edit_open(&single, TINY);
+    edit_open(&plain, TINY);
+    for (size_t i = 0; i < plain.n; i++)
+        if (strstr(plain.tensors[i].name, ".mlp.experts.")) {
+            char name[256];
+            snprintf(name, sizeof(name), "%s", plain.tensors[i].name);
+            to_fp8(&single, &plain, name, 20, 24);
+        }
+    edit_end(&plain);
+    json_object_set_new(single.config, "quantization_config",
+                        json_pack("{s:s, s:[i, i]}", "quant_method", "fp8", "weight_block_size", 20, 24));
+    edit_write(&single);
+    edit_open(&e, single.dir);
+    for (int layer = 1; layer < LAYERS; layer++)
+        for (int p = 0; p < 6; p++) {
+            char name[256], *stack = NULL;
+            edit_tensor one = {0};
+            for (int x = 0; x < EXPERTS; x++) {
+                snprintf(name, sizeof(name), "model.layers.%d.mlp.experts.%d.%s_proj.%s", layer, x, projections[p / 2],
+                         parts[p % 2]);
+                one = *edit_find(&e, name);
+                stack = stack ? stack : malloc(EXPERTS * one.bytes);
+                assert_non_null(stack);
+                memcpy(stack + (size_t)x * one.bytes, one.data, one.bytes);
+                edit_drop(&e, name);
+            }
+            snprintf(name, sizeof(name), "model.layers.%d.mlp.switch_mlp.%s_proj.%s", layer, projections[p / 2],
+                     parts[p % 2]);
+            edit_add(&e, name, one.dtype, 3, (int64_t[]){EXPERTS, one.shape[0], one.shape[1]}, stack);
+            free(stack);
+        }
+    compare(&e, single.dir, 0);
+    edit_end(&e);
+    edit_end(&single);
 }
 
 /* ---- packed integers ---- */
@@ -684,7 +758,7 @@ int main(void)
         cmocka_unit_test(split_stored),  cmocka_unit_test(experts_in_stacks), cmocka_unit_test(left_out),
         cmocka_unit_test(index_pairing), cmocka_unit_test(yarn_scale),        cmocka_unit_test(quantised_kv_b),
         cmocka_unit_test(fp8_blocks),    cmocka_unit_test(packed_experts),    cmocka_unit_test(packed_refused),
-        cmocka_unit_test(refused),
+        cmocka_unit_test(refused),       cmocka_unit_test(head_of_v4),        cmocka_unit_test(fp8_stacks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
