@@ -91,8 +91,8 @@ const pm_layer_kind *pm_layer_listed(const pm_family *family, const pm_config *c
 /* True when the config's list of numbers `field` has layer i. */
 bool pm_layer_numbered(const pm_config *config, const char *field, int i);
 
-/* Settles the head when all of the model's matrices are loaded: the file's where it has one (of a tied model it need not
- * be the embedding), else, in a tied model, the embedding. */
+/* Settles the head when all of the model's matrices are loaded: the file's where it has one (of a tied model it need
+ * not be the embedding), else, in a tied model, the embedding. */
 int pm_model_head(pm_model *model, const pm_weight *embedding, bool tied, pm_weight *head, pm_error *err);
 
 /* Rotary frequencies over `dims` elements of a head from rope_theta and the scaling in rope_parameters or rope_scaling:
