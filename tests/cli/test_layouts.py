@@ -15,8 +15,9 @@ import deepseek_v4_layouts as layouts  # noqa: E402
 
 PROMPT, STEPS = "long", 6
 
-# Activations are quantised in 16 bits where weights are integers times a scale; elsewhere the same numbers are multiplied.
-NEAR = {"release": 2e-3, "release-f32": 0, "mlx-affine": 5e-3, "mlx-mx": 2e-3, "transformers": 0}
+# Activations are quantised in 16 bits where weights are integers times a scale, and blocks of FP8 are summed before they are
+# scaled; elsewhere the same numbers are multiplied.
+NEAR = {"release": 2e-3, "release-f32": 1e-4, "mlx-affine": 5e-3, "mlx-mx": 2e-3, "transformers": 0}
 
 
 @pytest.fixture(scope="session")
