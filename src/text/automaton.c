@@ -314,6 +314,15 @@ pm_set pm_automaton_alone(pm_automaton *automaton, int32_t node, int32_t count)
     return set;
 }
 
+pm_set pm_automaton_copy(pm_automaton *automaton, const pm_config_at *configs, size_t n)
+{
+    pm_set set = {.first = automaton->n_configs};
+    for (size_t i = 0; i < n; i++)
+        add_config(automaton, &configs[i]);
+    set.n = automaton->n_configs - set.first;
+    return set;
+}
+
 /* ---- going on ---- */
 
 static int by_node(const void *a, const void *b)

@@ -64,6 +64,9 @@ pm_set pm_automaton_return(pm_automaton *automaton, const pm_set *from);
 /* A set of one configuration, whose rule returns outside. */
 pm_set pm_automaton_alone(pm_automaton *automaton, int32_t node, int32_t count);
 
+/* A set of these configurations, which must not be the automaton's own. */
+pm_set pm_automaton_copy(pm_automaton *automaton, const pm_config_at *configs, size_t n);
+
 static inline pm_mark pm_automaton_mark(const pm_automaton *automaton)
 {
     return (pm_mark){automaton->n_frames, automaton->n_configs};

@@ -6,8 +6,7 @@
 enum {
     WORTH_KEEPING = 512,    /* nodes of a walk: what took less is found again as fast */
     MASKS_BYTES = 16 << 20, /* of the masks that are kept */
-    FIRST_SLOTS = 1 << 6,
-    EFFORT_MAX = 20 * 1000 * 1000 /* nodes to go through for one token */
+    FIRST_SLOTS = 1 << 6
 };
 
 /* What a node allows without leaving its rule. */
@@ -20,12 +19,6 @@ typedef struct pm_guide_mask {
     uint64_t *bits;    /* and these are they */
 } pm_guide_mask;
 
-/* A level of a walk: the configurations after a byte, and what was there before and after they were found. */
-typedef struct pm_guide_level {
-    pm_set set;
-    pm_mark mark;
-} pm_guide_level;
-
 /* ---- what is shared ---- */
 
 static size_t words(const pm_vocabulary *vocabulary)
@@ -37,10 +30,9 @@ int pm_guide_masks_init(pm_guide_masks *masks, const pm_grammar *grammar, const 
 {
     *masks = (pm_guide_masks){.grammar = grammar, .vocabulary = vocabulary, .n_slots = FIRST_SLOTS};
     masks->slots = calloc(FIRST_SLOTS, sizeof(*masks->slots));
-    masks->levels = calloc((size_t)vocabulary->longest + 2, sizeof(*masks->levels));
     masks->found = calloc((size_t)vocabulary->vocab + 1, sizeof(*masks->found));
     masks->outside = calloc(vocabulary->n + 1, sizeof(*masks->outside));
-    if (masks->slots && masks->levels && masks->found && masks->outside)
+    if (masks->slots && masks->found && masks->outside && pm_walker_init(&masks->walker, vocabulary) == PM_OK)
         return PM_OK;
     pm_guide_masks_free(masks);
     return PM_ERR_MEMORY;
@@ -70,7 +62,7 @@ void pm_guide_masks_free(pm_guide_masks *masks)
 {
     forget_masks(masks);
     free(masks->slots);
-    free(masks->levels);
+    pm_walker_free(&masks->walker);
     free(masks->found);
     free(masks->outside);
     *masks = (pm_guide_masks){0};
@@ -109,11 +101,6 @@ static void grow_slots(pm_guide_masks *masks)
     free(old);
 }
 
-static void set_bit(uint64_t *bits, pm_token id)
-{
-    bits[id / 64] |= UINT64_C(1) << (id % 64);
-}
-
 /* Keeps what was found of a node. That there is no memory for it is no failure. */
 static void keep_mask(pm_guide_masks *masks, int32_t node, int32_t count, size_t n_found, size_t n_outside)
 {
@@ -138,7 +125,7 @@ static void keep_mask(pm_guide_masks *masks, int32_t node, int32_t count, size_t
     }
     memcpy(mask->outside, masks->outside, n_outside * sizeof(*mask->outside));
     for (size_t i = 0; many && i < n_found; i++)
-        set_bit(mask->bits, masks->found[i]);
+        pm_set_bit(mask->bits, masks->found[i]);
     if (!many)
         memcpy(mask->tokens, masks->found, n_found * sizeof(*mask->tokens));
     masks->bytes += bytes;
@@ -147,52 +134,6 @@ static void keep_mask(pm_guide_masks *masks, int32_t node, int32_t count, size_t
     size_t slot = slot_of(masks, node, count);
     mask->next = masks->slots[slot];
     masks->slots[slot] = mask;
-}
-
-/* ---- walking over the vocabulary ---- */
-
-/* What a walk found: in masks->found and masks->outside, or straight in bits. */
-typedef struct walk {
-    uint64_t *bits; /* NULL: make lists */
-    size_t visited, n_found, n_outside;
-} walk;
-
-static void found(pm_guide *guide, walk *w, uint32_t at)
-{
-    const pm_vocabulary *v = guide->masks->vocabulary;
-    for (pm_token id = v->token[at]; id >= 0; id = v->same[id]) {
-        if (w->bits)
-            set_bit(w->bits, id);
-        else
-            guide->masks->found[w->n_found++] = id;
-    }
-}
-
-/* Goes over vocabulary nodes from..to, the first of which has `base` bytes before it, starting from a set. */
-static void walk_over(pm_guide *guide, walk *w, const pm_set *start, uint32_t from, uint32_t to, size_t base)
-{
-    const pm_vocabulary *v = guide->masks->vocabulary;
-    pm_guide_level *levels = guide->masks->levels;
-    pm_automaton *automaton = &guide->automaton;
-    levels[0] = (pm_guide_level){*start, pm_automaton_mark(automaton)};
-    for (uint32_t i = from; i < to && automaton->effort <= EFFORT_MAX;) {
-        pm_guide_level *level = &levels[v->depth[i] - base];
-        pm_automaton_release(automaton, level[0].mark);
-        automaton->effort += level->set.n;
-        w->visited++;
-        if (!pm_automaton_step(automaton, &level->set, v->byte[i], &level[1].set)) {
-            if (automaton->status != PM_OK)
-                return;
-            i = v->end[i];
-            continue;
-        }
-        level[1].mark = pm_automaton_mark(automaton);
-        found(guide, w, i);
-        if (level[1].set.outside && v->end[i] > i + 1)
-            guide->masks->outside[w->n_outside++] = i;
-        i = level[1].set.n ? i + 1 : v->end[i];
-    }
-    pm_automaton_release(automaton, levels[0].mark);
 }
 
 /* ---- counts ---- */
@@ -224,9 +165,9 @@ static void allow_outside(pm_guide *guide, const pm_set *group, const uint32_t *
     pm_mark mark = pm_automaton_mark(automaton);
     pm_set after = n ? pm_automaton_return(automaton, group) : (pm_set){0};
     for (size_t i = 0; after.n && i < n; i++) {
-        walk w = {.bits = guide->bits};
+        pm_walk w = {.bits = guide->bits};
         uint32_t at = outside[i];
-        walk_over(guide, &w, &after, at + 1, v->end[at], (size_t)v->depth[at] + 1);
+        pm_guide_walk(guide, &w, &after, at + 1, v->end[at], (size_t)v->depth[at] + 1);
     }
     pm_automaton_release(automaton, mark);
 }
@@ -238,13 +179,13 @@ static void look(pm_guide *guide, int32_t node, int32_t count, const pm_set *gro
     pm_automaton *automaton = &guide->automaton;
     pm_mark mark = pm_automaton_mark(automaton);
     pm_set start = pm_automaton_alone(automaton, node, count);
-    walk w = {0};
-    walk_over(guide, &w, &start, 0, (uint32_t)masks->vocabulary->n, 0);
+    pm_walk w = {0};
+    pm_guide_walk(guide, &w, &start, 0, (uint32_t)masks->vocabulary->n, 0);
     pm_automaton_release(automaton, mark);
-    if (automaton->status != PM_OK || automaton->effort > EFFORT_MAX)
+    if (automaton->status != PM_OK || automaton->effort > PM_EFFORT_MAX)
         return;
     for (size_t i = 0; i < w.n_found; i++)
-        set_bit(guide->bits, masks->found[i]);
+        pm_set_bit(guide->bits, masks->found[i]);
     if (w.visited >= WORTH_KEEPING)
         keep_mask(masks, node, count, w.n_found, w.n_outside);
     allow_outside(guide, group, masks->outside, w.n_outside);
@@ -264,7 +205,7 @@ static void allow_group(pm_guide *guide, const pm_set *group)
     for (size_t i = 0; mask->bits && i < words(masks->vocabulary); i++)
         guide->bits[i] |= mask->bits[i];
     for (size_t i = 0; mask->tokens && i < mask->n_tokens; i++)
-        set_bit(guide->bits, mask->tokens[i]);
+        pm_set_bit(guide->bits, mask->tokens[i]);
     allow_outside(guide, group, mask->outside, mask->n_outside);
 }
 
@@ -289,19 +230,20 @@ int pm_guide_allow(pm_guide *guide, pm_error *err)
     pm_automaton *automaton = &guide->automaton;
     memset(guide->bits, 0, words(v) * sizeof(*guide->bits));
     automaton->effort = 0;
-    for (size_t i = 0, n; i < guide->now.n && automaton->status == PM_OK && automaton->effort <= EFFORT_MAX; i += n) {
+    for (size_t i = 0, n; i < guide->now.n && automaton->status == PM_OK && automaton->effort <= PM_EFFORT_MAX;
+         i += n) {
         const pm_config_at *at = automaton->configs + i;
         bool deep = false;
         for (n = 0; i + n < guide->now.n && at[n].node == at->node && at[n].count == at->count; n++)
             deep |= is_deep(guide, &at[n]);
         pm_set group = {.first = i, .n = n};
-        walk w = {.bits = guide->bits};
+        pm_walk w = {.bits = guide->bits};
         if (deep)
-            walk_over(guide, &w, &group, 0, (uint32_t)v->n, 0);
+            pm_guide_walk(guide, &w, &group, 0, (uint32_t)v->n, 0);
         else
             allow_group(guide, &group);
     }
-    return automaton->status == PM_OK && automaton->effort <= EFFORT_MAX ? PM_OK : failure(automaton, err);
+    return automaton->status == PM_OK && automaton->effort <= PM_EFFORT_MAX ? PM_OK : failure(automaton, err);
 }
 
 /* ---- going on ---- */

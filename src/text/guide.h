@@ -9,15 +9,25 @@
 #include "text/automaton.h"
 #include "text/vocabulary.h"
 
+enum { PM_EFFORT_MAX = 20 * 1000 * 1000 /* nodes to go through for one token */ };
+
+/* Room for walks over the vocabulary (guide_walk.c). */
+typedef struct pm_walker {
+    struct pm_walk_level *levels; /* [longest + 2] */
+    struct pm_walk_state *states;
+    pm_config_at *pool; /* of the states */
+    size_t n_states, n_pool;
+} pm_walker;
+
 /* What guides with the same grammar share: its masks, and room to work in. One thread at a time. */
 typedef struct pm_guide_masks {
     const pm_grammar *grammar;
     const pm_vocabulary *vocabulary;
     struct pm_guide_mask **slots; /* hash table by node and count */
     size_t n_slots, n, bytes;
-    struct pm_guide_level *levels; /* [longest + 1] */
-    pm_token *found;               /* [vocab] */
-    uint32_t *outside;             /* [vocabulary->n] */
+    pm_walker walker;
+    pm_token *found;   /* [vocab] */
+    uint32_t *outside; /* [vocabulary->n] */
 } pm_guide_masks;
 
 int pm_guide_masks_init(pm_guide_masks *masks, const pm_grammar *grammar, const pm_vocabulary *vocabulary);
@@ -53,6 +63,25 @@ int pm_guide_allow(pm_guide *guide, pm_error *err);
 /* Takes a token that may come next. *refused: it may not after all, since it would give an object the same key twice;
  * nothing has changed then. */
 int pm_guide_take(pm_guide *guide, pm_token id, bool *refused, pm_error *err);
+
+/* ---- guide_walk.c ---- */
+
+int pm_walker_init(pm_walker *walker, const pm_vocabulary *vocabulary); /* PM_OK or PM_ERR_MEMORY */
+void pm_walker_free(pm_walker *walker);
+
+/* What a walk found: in masks->found and masks->outside, or straight in bits. */
+typedef struct pm_walk {
+    uint64_t *bits; /* NULL: make lists */
+    size_t visited, n_found, n_outside;
+} pm_walk;
+
+/* Goes over vocabulary nodes from..to, the first of which has `base` bytes before it, starting from a set. */
+void pm_guide_walk(pm_guide *guide, pm_walk *walk, const pm_set *start, uint32_t from, uint32_t to, size_t base);
+
+static inline void pm_set_bit(uint64_t *bits, pm_token id)
+{
+    bits[id / 64] |= UINT64_C(1) << (id % 64);
+}
 
 /* ---- guide_keys.c ---- */
 

@@ -5,6 +5,8 @@
  *     token alike or every first byte, and whether each of `texts` is in the language, taken byte by byte;
  *     {"answers", "accepted"}. With "tools" (JSON text), "format", "function" and "parallel" instead: random calls,
  * taken apart by the parser, {"answers", "calls"}.
+ *     "timed" is a text in the language: the seconds that masks take on the way through it in the largest tokens, at
+ *     first and again, {"first": [...], "again": [...]}.
  * {"keywords": true}: the tables, {"keywords": [[name, kind], ...], "formats": [name, ...]}.
  * Where the schema is refused: {"error", "code"}. */
 #include "engine/sampler.h"
@@ -171,6 +173,27 @@ static int walk(language *l, const char *end, pm_buf *text, pm_error *err)
     return status;
 }
 
+/* The seconds of each mask on the way through a text in the largest tokens. */
+static int time_masks(language *l, const char *text, json_t *seconds, pm_error *err)
+{
+    pm_guide guide;
+    int status = pm_guide_init(&guide, &l->masks, l->rule, err);
+    if (status != PM_OK)
+        return status;
+    while (status == PM_OK && *text) {
+        bool refused;
+        double start = pm_now();
+        status = pm_guide_allow(&guide, err);
+        json_array_append_new(seconds, json_real(pm_now() - start));
+        pm_token id = follow(&guide, &text);
+        if (status == PM_OK && id >= 0)
+            status = pm_guide_take(&guide, id, &refused, err);
+    }
+    bool done = guide.now.done;
+    pm_guide_free(&guide);
+    return status == PM_OK && !done ? pm_fail(err, PM_ERR_INVALID, "the text is not in the language") : status;
+}
+
 /* Whether a text is in the language. */
 static bool accepts(language *l, const char *text, size_t len)
 {
@@ -258,7 +281,14 @@ static json_t *answer(const json_t *line)
     }
     json_array_foreach(texts, i, entry)
         json_array_append_new(accepted, json_boolean(accepts(&l, json_string_value(entry), json_string_length(entry))));
-    out = status == PM_OK ? json_pack("{s:O, s:O, s:O}", "answers", answers, "accepted", accepted, "calls", calls)
+    const char *timed = json_string_value(json_object_get(line, "timed"));
+    json_t *first = json_array(), *again = json_array();
+    if (timed && status == PM_OK)
+        status = time_masks(&l, timed, first, &err);
+    if (timed && status == PM_OK)
+        status = time_masks(&l, timed, again, &err);
+    out = status == PM_OK ? json_pack("{s:O, s:O, s:O, s:o, s:o}", "answers", answers, "accepted", accepted, "calls",
+                                      calls, "first", first, "again", again)
                           : failure(&err);
     json_decref(answers);
     json_decref(accepted);
