@@ -3,8 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NEVER = 255 }; /* the depth of what cannot end */
-
 /* ---- building ---- */
 
 static void fail(pm_grammar *grammar, int status)
@@ -217,110 +215,4 @@ void pm_edges_others(pm_grammar *grammar, int32_t node, int32_t from, int except
         run = to;
         start = byte;
     }
-}
-
-/* ---- the end of building ---- */
-
-static uint8_t deeper(uint8_t a, uint8_t b)
-{
-    return a > b ? a : b;
-}
-
-/* The depth of a node, by those that are known of others. */
-static uint8_t node_depth(const pm_grammar *grammar, const pm_node *node)
-{
-    uint8_t least = NEVER;
-    switch ((pm_node_kind)node->kind) {
-    case PM_NODE_BYTES:
-    case PM_NODE_SPLIT:
-        for (int32_t i = node->edges; i >= 0; i = grammar->edges[i].next) {
-            uint8_t depth = grammar->nodes[grammar->edges[i].to].depth;
-            least = depth < least ? depth : least;
-        }
-        return least;
-    case PM_NODE_CALL: return deeper(grammar->rules[node->called].depth, grammar->nodes[node->next].depth);
-    case PM_NODE_COUNT: return node->limit > 0 ? grammar->nodes[node->next].depth : NEVER;
-    case PM_NODE_ENOUGH:
-        return deeper(grammar->nodes[node->next].depth, node->limit > 0 ? grammar->nodes[node->body].depth : 0);
-    default: return 0;
-    }
-}
-
-/* Takes a node's depth anew, and its rule's; true when that changed something. */
-static bool relax(pm_grammar *grammar, size_t i)
-{
-    pm_node *node = &grammar->nodes[i];
-    pm_rule *rule = &grammar->rules[node->rule];
-    uint8_t depth = node_depth(grammar, node);
-    bool changed = depth < node->depth;
-    node->depth = depth;
-    if (rule->start == (int32_t)i && depth != NEVER) {
-        unsigned with = (unsigned)depth + rule->nests;
-        uint8_t whole = with > PM_DEPTH_MAX ? PM_DEPTH_MAX + 1 : (uint8_t)with;
-        changed |= whole < rule->depth;
-        rule->depth = whole < rule->depth ? whole : rule->depth;
-    }
-    return changed;
-}
-
-/* The least solution (Knuth 1977, "A generalization of Dijkstra's algorithm"), by going over all nodes, now upwards and
- * now downwards: pieces are built from their end, trees from their root. */
-static void find_depths(pm_grammar *grammar)
-{
-    for (size_t i = 0; i < grammar->n_nodes; i++)
-        grammar->nodes[i].depth = NEVER;
-    for (size_t i = 0; i < grammar->n_rules; i++)
-        grammar->rules[i].depth = NEVER;
-    for (bool changed = true; changed;) {
-        changed = false;
-        for (size_t i = 1; i < grammar->n_nodes; i++)
-            changed |= relax(grammar, i);
-        for (size_t i = grammar->n_nodes; changed && i-- > 1;)
-            relax(grammar, i);
-    }
-}
-
-static int by_low(const void *a, const void *b)
-{
-    return (int)((const pm_edge *)a)->low - (int)((const pm_edge *)b)->low;
-}
-
-/* Puts each node's edges that lead somewhere side by side. */
-static int order_edges(pm_grammar *grammar)
-{
-    pm_edge *ordered = calloc(grammar->n_edges + 1, sizeof(*ordered));
-    size_t n = 0;
-    if (!ordered)
-        return PM_ERR_MEMORY;
-    for (size_t k = 0; k < grammar->n_nodes; k++) {
-        pm_node *node = &grammar->nodes[k];
-        size_t first = n;
-        if (node->kind > PM_NODE_SPLIT)
-            continue;
-        for (int32_t i = node->edges; i >= 0; i = grammar->edges[i].next)
-            if (grammar->nodes[grammar->edges[i].to].depth != NEVER)
-                ordered[n++] = grammar->edges[i];
-        node->edges = (int32_t)first;
-        node->n = (int32_t)(n - first);
-        if (node->kind == PM_NODE_BYTES)
-            qsort(ordered + first, n - first, sizeof(*ordered), by_low);
-    }
-    free(grammar->edges);
-    grammar->edges = ordered;
-    grammar->n_edges = grammar->edges_cap = n;
-    return PM_OK;
-}
-
-int pm_grammar_finish(pm_grammar *grammar, int32_t root)
-{
-    if (grammar->status != PM_OK)
-        return grammar->status;
-    find_depths(grammar);
-    uint8_t depth = grammar->rules[root].depth;
-    if (depth > PM_DEPTH_MAX)
-        return depth == NEVER ? PM_ERR_INVALID : PM_ERR_LIMIT;
-    for (size_t i = 0; i < grammar->n_nodes; i++)
-        if (grammar->nodes[i].depth <= PM_DEPTH_MAX)
-            grammar->deepest = deeper(grammar->deepest, grammar->nodes[i].depth);
-    return order_edges(grammar);
 }

@@ -9,6 +9,7 @@ import json
 import random
 import re
 import subprocess
+import time
 import uuid
 
 import jsonschema
@@ -496,3 +497,86 @@ def test_names_that_python_cannot_write(ask):
     got = ask(format="LFM2", tools=one_tool("a-b", **{"c d": {"type": "null"}}), seed=1, walks=5)
     for text, events in zip(got["answers"], got["calls"], strict=True):
         assert events[0] == ["call", "a-b"] and '"name"' in text, (text, events)
+
+
+# ---- hostile schemas ----
+
+
+def nested(kind, depth):
+    schema = {"type": "null"}
+    for _ in range(depth):
+        schema = {"type": "array", "items": schema, "minItems": 1} if kind == "array" else {"anyOf": [schema]}
+    return schema
+
+
+def chain(n, width):
+    """Definitions that each refer to the next, many times."""
+    defs = {f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}] * width} for i in range(n)}
+    return {"$ref": "#/$defs/d0", "$defs": {**defs, f"d{n}": {"type": "null"}}}
+
+
+def doubled(n):
+    """Lists that can be read in a number of ways that doubles with each bracket."""
+    return {"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [
+        {"type": "array", "items": {"$ref": "#/$defs/a"}, "title": str(i)} for i in range(n)]}}}  # fmt: skip
+
+
+MANY = {f"property number {i}": {"type": "string"} for i in range(10000)}
+
+HOSTILE = {
+    "no end": {"$ref": "#"},
+    "no end in a list": {"type": "array", "items": {"$ref": "#"}, "minItems": 1},
+    "no end of two": {"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/b"}]}, "b": {"oneOf": [{"$ref": "#/$defs/a"}]}}},
+    "deep lists": nested("array", 190),
+    "deeper lists": nested("array", 300),
+    "deep alternatives": nested("anyOf", 250),
+    "deeper alternatives": nested("anyOf", 300),
+    "many references": chain(200, 8),
+    "more references": chain(3000, 2),
+    "doubled": doubled(2),
+    "many times doubled": doubled(40),
+    "many properties": {"type": "object", "properties": MANY},
+    "many required": {"type": "object", "properties": MANY, "required": list(MANY), "additionalProperties": True},
+    "large enum": {"enum": [f"value {i}" for i in range(30000)]},
+    "enum beyond all": {"enum": ["x" * 700 + str(i) * 20 for i in range(3000)]},
+    "many items": {"type": "array", "items": {"type": "null"}, "minItems": 10**9, "maxItems": 10**15},
+    "long string": {"type": "string", "minLength": 10**9},
+    "long pattern": {"type": "string", "pattern": "a{1000}" * 2000},
+    "pattern of patterns": {"type": "string", "pattern": "((((a{1000}){1000}){1000}){1000}){1000}"},
+    "stars of stars": {"type": "string", "pattern": "^(((a*)*)*)*$"},
+    "nested pattern": {"type": "string", "pattern": "(" * 5000},
+    "wide pattern": {"type": "string", "pattern": "|".join("ab"[i % 2] + str(i) for i in range(3000)), "maxLength": 100},
+    "large number": {"type": "number", "minimum": 1e300},
+    "small number": {"type": "number", "minimum": 5e-324, "maximum": 1e-320},
+    "wide numbers": {"anyOf": [{"type": "number", "minimum": i / 7, "exclusiveMaximum": i + 0.3} for i in range(300)]},
+    "additional of itself": {"type": "object", "additionalProperties": {"$ref": "#"}},
+    "recursive beside": {"anyOf": [{"$ref": "#"}, {"type": "integer"}, {"$ref": "#"}]},
+    "not even close": {"type": "string", "minLength": 5, "maxLength": 4},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_hostile(ask, name):
+    """They end in bounded time and memory, with an answer that satisfies them or with an error that says why."""
+    schema = HOSTILE[name]
+    start = time.monotonic()
+    got = ask(schema=json.dumps(schema), seed=3, walks=1)
+    assert time.monotonic() - start < 60
+    if "error" in got:
+        assert got["code"] in (-1, -2, -6) or got["error"] == "no end", got
+        return
+    for text in got["answers"]:
+        json.loads(text)
+
+
+def test_no_end(ask):
+    for name in ("no end", "no end in a list", "no end of two", "large number", "not even close"):
+        assert ask(schema=json.dumps(HOSTILE[name])) == {"error": "nothing satisfies the schema", "code": -1}, name
+    assert ask(schema=json.dumps(HOSTILE["deep lists"]), texts=["[" * 190 + "null" + "]" * 190])["accepted"] == [True]
+
+
+def test_depth(ask):
+    """A recursive schema goes as deep as docs/schema.md says, and no deeper."""
+    schema = {"type": "array", "items": {"$ref": "#"}}
+    texts = ["[" * n + "]" * n for n in (1, 200, 201)]
+    assert ask(schema=json.dumps(schema), texts=texts)["accepted"] == [True, True, False]
