@@ -3,6 +3,7 @@
 import json
 import random
 import subprocess
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -109,9 +110,10 @@ def test_memory_has_a_bound(polymath, bundled):
         limit = daemon.metric("cache_limit_bytes")
         assert limit == 40 << 20
         with ThreadPoolExecutor(4) as pool:
-            asked = [pool.submit(chat, daemon, [user(text(i, 120))]) for i in range(50)]
+            asked = [pool.submit(chat, daemon, [user(text(i, 60))], max_tokens=3) for i in range(50)]
             while not all(a.done() for a in asked):
                 assert daemon.metric("cache_bytes") <= limit
+                time.sleep(0.01)
             assert all(a.result()[0] for a in asked)
         assert daemon.metric("cache_bytes") <= limit and daemon.metric("evicted_total") > 0
         assert 0 < daemon.metric("kept") < 50

@@ -79,7 +79,7 @@ def alive(daemon):
     return True
 
 
-def wait_until(true, seconds=10, what="it did not happen"):
+def wait_until(true, seconds=60, what="it did not happen"):
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, what
@@ -327,7 +327,7 @@ def long_prompt():
 @pytest.mark.parametrize("stage", ["prefill", "decode"])
 def test_clients_that_leave(tireless, stage, stream, abruptly):
     """K8: the place is free again within a step, every time."""
-    for _ in range(5 if stage == "decode" else 3):
+    for _ in range(4 if stage == "decode" else 2):
         before = tireless.metric("sampled_tokens_total")
         sock = connect(tireless)
         sock.sendall(post({"messages": long_prompt() if stage == "prefill" else QUESTION, "stream": stream}))
