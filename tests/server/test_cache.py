@@ -135,8 +135,8 @@ def test_rows_are_shared(polymath, bundled):
             together = list(pool.map(lambda m: chat(daemon, m)[0], ends))
             grown.append(daemon.metric("cache_bytes") - kept[-1])
             assert together == [chat(daemon, m)[0] for m in ends]
-    # States are of one size, so that what is more for the long one would be copies of its rows.
-    assert kept[1] - kept[0] > 1 << 20 and grown[1] - grown[0] < (kept[1] - kept[0]) / 4, (kept, grown)
+    # States are of one size, and the long one may have a snapshot more. Copies of its rows would be twice what it has.
+    assert kept[1] - kept[0] > 1 << 20 and grown[1] - grown[0] < (kept[1] - kept[0]) * 0.75, (kept, grown)
 
 
 def test_bound_of_memory(build_dir):
