@@ -139,7 +139,8 @@ static const pm_layer_rule glm_lists[] = {
         {"rope_scaling.rope_type", "default|yarn"}, {"rope_scaling.type", "default|yarn"},                             \
         {"attention_bias", "false|true"}, {"q_lora_rank", NULL}, {"kv_lora_rank", NULL}, {"n_group", NULL},            \
         {"topk_group", NULL}, {"scoring_func", "sigmoid"}, {"topk_method", "noaux_tc"},                                \
-        {"routed_scaling_factor", NULL}, {"first_k_dense_replace", NULL},                                              \
+        {"routed_scaling_factor", NULL}, {"first_k_dense_replace", NULL}, {"norm_topk_prob", "true|false"},            \
+        {"n_shared_experts", NULL},                                                                                    \
     {                                                                                                                  \
         "moe_layer_freq", NULL                                                                                         \
     }
@@ -158,8 +159,8 @@ static const pm_gate_rule v32_gate[] = {
 };
 
 static const pm_gate_rule glm_gate[] = {
-    COMMON_RULES, {"rope_interleave", "true"}, {"indexer_rope_interleave", "true|false"}, {"index_topk", NULL},
-    {NULL, NULL},
+    COMMON_RULES,         {"rope_interleave", "true"}, {"indexer_rope_interleave", "true|false"},
+    {"index_topk", NULL}, {"index_topk_freq", NULL},   {NULL, NULL},
 };
 
 /* ---- families ---- */

@@ -488,6 +488,10 @@ static const pm_gate_rule gate[] = {
     {"num_experts_per_tok", "1..65536"},
     {"rope_parameters.rope_type", "default|yarn"},
     {"rope_parameters.type", "default|yarn"},
+    {"rope_parameters.main", NULL},
+    {"rope_parameters.compress", NULL},
+    {"rope_interleave", "true"}, /* of neighbouring elements, in both */
+    {"indexer_rope_interleave", "true"},
     {"rope_parameters.main.rope_type", "default"},
     {"rope_parameters.main.type", "default"},
     {"rope_parameters.compress.rope_type", "default|yarn"},

@@ -82,6 +82,9 @@ struct pm_model {
     void *impl; /* the family's own, in the arena */
 };
 
+/* The families in the order of the table, NULL past the end. */
+const pm_family *pm_family_number(size_t i);
+
 /* The whole gate: pm_family_check with what it found out. */
 int pm_family_admit(const pm_config *config, pm_admission *out, pm_error *err);
 

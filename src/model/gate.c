@@ -60,6 +60,30 @@ static const pm_gate_rule common[] = {
     {"block_use_swiglu", "true"},
     {"moe_latent_size", ""},
     {"mlp_hidden_act", "silu|swish"},
+    {"attn_output_gate", "false"},
+    {"output_gate_type", ""},
+    {"mamba_ssm_dtype", "float32"},
+    {"mamba_ssm_cache_dtype", "float32"},
+    {"mamba_hidden_act", "silu|swish"},
+    {"topk_method", "greedy"},
+    {"use_expert_bias", "false"},
+    {"norm_topk_prob", "false"},
+    {"n_shared_experts", "0"},
+    {"moe_layer_freq", "1"},
+    {"expert_dtype", ""},
+    {"quantization_config.expert_dtype", ""},
+    {"rope_interleave", "false"},
+    {"indexer_rope_interleave", "false"},
+    {"index_topk_freq", "1"},
+    {"index_topk_pattern", ""},
+    {"indexer_types", ""},
+    {"rope_parameters.main", ""},
+    {"rope_parameters.compress", ""},
+    {"full_attn_idxs", ""},
+    {"hybrid_override_pattern", ""},
+    {"layers_block_type", ""},
+    {"mlp_layer_types", ""},
+    {"compress_ratios", ""},
     {"num_zero_experts", "0"},
     {"zero_expert_num", "0"},
     {NULL, NULL},
@@ -76,6 +100,11 @@ bool pm_family_at(size_t i, const char **name, const char **model_types, const c
     *model_types = families[i]->model_types;
     *checkpoints = families[i]->checkpoints;
     return true;
+}
+
+const pm_family *pm_family_number(size_t i)
+{
+    return i < PM_COUNT(families) ? families[i] : NULL;
 }
 
 /* True when `item` is one of the parts of `list`, which `separator` divides. */
@@ -162,8 +191,12 @@ static int check_value(const pm_config *config, const char *model_type, const pm
                    config->path, model_type, rule->field, spelt, values);
 }
 
+/* The family's own tables have the field, as a value or as a list of layers. */
 static bool has_rule(const pm_family *family, const char *field)
 {
+    for (const pm_layer_rule *rule = family->lists; rule && rule->field; rule++)
+        if (strcmp(rule->field, field) == 0)
+            return true;
     for (const pm_gate_rule *rule = family->gate; rule->field; rule++)
         if (strcmp(rule->field, field) == 0)
             return true;

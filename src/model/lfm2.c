@@ -118,13 +118,9 @@ static const pm_gate_rule lfm2_gate[] = {
 };
 
 static const pm_gate_rule lfm2_moe_gate[] = {
-    {"full_attn_idxs", "[#"},
-    {"conv_L_cache", PM_CONV_WIDTHS},
-    {"conv_bias", "false|true"},
-    {"use_expert_bias", "false|true"},
-    {"routed_scaling_factor", NULL},
-    {"scoring_func", "sigmoid"},
-    {NULL, NULL},
+    {"full_attn_idxs", "[#"},          {"conv_L_cache", PM_CONV_WIDTHS}, {"conv_bias", "false|true"},
+    {"use_expert_bias", "false|true"}, {"topk_method", "noaux_tc"},      {"norm_topk_prob", "true|false"},
+    {"routed_scaling_factor", NULL},   {"scoring_func", "sigmoid"},      {NULL, NULL},
 };
 
 /* ---- families ---- */

@@ -134,6 +134,9 @@ static const pm_gate_rule gate[] = {
     {"n_group", NULL},
     {"topk_group", NULL},
     {"scoring_func", "sigmoid"},
+    {"topk_method", "noaux_tc"},
+    {"norm_topk_prob", "true|false"},
+    {"n_shared_experts", NULL},
     {"moe_latent_size", NULL},
     {NULL, NULL},
 };

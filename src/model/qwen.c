@@ -161,6 +161,7 @@ static const pm_gate_rule qwen3_moe_gate[] = {
     {"attention_bias", "false|true"},
     {"mlp_only_layers", "[#"},
     {"decoder_sparse_step", NULL},
+    {"norm_topk_prob", "true|false"},
     PM_SCALED_ROPE,
     {NULL, NULL},
 };
@@ -168,8 +169,11 @@ static const pm_gate_rule qwen3_moe_gate[] = {
 static const pm_gate_rule qwen3_next_gate[] = {
     {"linear_conv_kernel_dim", PM_CONV_WIDTHS},
     {"attention_bias", "false|true"},
+    {"attn_output_gate", "true"},
+    {"output_gate_type", "silu|swish"},
     {"mlp_only_layers", "[#"},
     {"decoder_sparse_step", NULL},
+    {"norm_topk_prob", "true|false"},
     PM_PARTIAL_ROPE,
     {NULL, NULL},
 };
@@ -178,6 +182,7 @@ static const pm_gate_rule qwen3_5_gate[] = {
     {"linear_conv_kernel_dim", PM_CONV_WIDTHS},
     {"attention_bias", "false|true"},
     {"attn_output_gate", "true"},
+    {"output_gate_type", "silu|swish"},
     {"norm_topk_prob", "true"}, /* the reference always normalises */
     {"mamba_ssm_dtype", "float32"},
     PM_PARTIAL_ROPE,

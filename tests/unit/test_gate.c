@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "files/config.h"
-#include "model/model.h"
+#include "model/family.h"
 
 enum { MOST = 8 }; /* layers of these configs, and more */
 
@@ -323,6 +323,31 @@ static void test_values(void **state)
         {"glm_moe_dsa", "rope_interleave", "true", "false"},
         {"deepseek_v4", "n_shared_experts", "1", "2"},
         {"deepseek_v4", "hidden_act", "\"silu\"", "\"relu\""},
+        {"deepseek_v4", "rope_interleave", "true", "false"},
+        {"deepseek_v4", "indexer_rope_interleave", "true", "false"},
+        {"qwen3_next", "attn_output_gate", "true", "false"},
+        {"qwen3_next", "output_gate_type", "\"swish\"", "\"sigmoid\""},
+        {"qwen3_5", "output_gate_type", "\"silu\"", "\"sigmoid\""},
+        {"lfm2", "attn_output_gate", "false", "true"},
+        {"lfm2_moe", "attn_output_gate", "false", "true"},
+        {"nemotron_h", "attn_output_gate", "false", "true"},
+        {"qwen3_next", "mamba_ssm_dtype", "\"float32\"", "\"bfloat16\""},
+        {"nemotron_h", "mamba_ssm_dtype", "\"float32\"", "\"bfloat16\""},
+        {"qwen3_next", "mamba_ssm_cache_dtype", "\"float32\"", "\"bfloat16\""},
+        {"lfm2", "mamba_hidden_act", "\"silu\"", "\"gelu\""},
+        {"nemotron_h", "topk_method", "\"noaux_tc\"", "\"greedy\""},
+        {"lfm2_moe", "topk_method", "\"noaux_tc\"", "\"greedy\""},
+        {"qwen3_moe", "topk_method", "\"greedy\"", "\"noaux_tc\""},
+        {"nemotron_h", "use_expert_bias", "false", "true"},
+        {"qwen3", "rope_interleave", "false", "true"},
+        {"deepseek_v3", "indexer_rope_interleave", "false", "true"},
+        {"qwen3_moe", "n_shared_experts", "0", "1"},
+        {"llama-yarn", "norm_topk_prob", "false", "true"},
+        {"lfm2_moe", "norm_topk_prob", "true", "1"},
+        {"deepseek_v3", "index_topk_freq", "1", "2"},
+        {"deepseek_v3", "index_topk_pattern", "null", "\"FSS\""},
+        {"deepseek_v3", "expert_dtype", "null", "\"fp4\""},
+        {"qwen3_next", "full_attn_idxs", "null", "3"},
     };
     for (size_t i = 0; i < PM_COUNT(values); i++) {
         pm_config *config = open_oracle(values[i].oracle, "{}");
@@ -335,6 +360,77 @@ static void test_values(void **state)
         expect(config, values[i].field, bad, PM_ERR_UNSUPPORTED, want, "config.json");
         pm_config_close(config);
     }
+}
+
+/* ---- fields of other families ---- */
+
+/* Fields in one family's tables that others may be given, and why that is no silent difference. */
+static const struct {
+    const char *field, *why;
+} elsewhere[] = {
+    {"conv_L_cache", "shape of tensors that others do not have"},
+    {"conv_kernel", "the same"},
+    {"mamba_d_conv", "the same"},
+    {"linear_conv_kernel_dim", "the same"},
+    {"num_experts_per_tok", "read by all families with experts"},
+    {"num_key_value_heads", "read by all families, or latents stand in its place"},
+};
+
+static bool is_elsewhere(const char *field)
+{
+    for (size_t i = 0; i < PM_COUNT(elsewhere); i++)
+        if (strcmp(elsewhere[i].field, field) == 0)
+            return true;
+    return false;
+}
+
+/* True when the family's tables have the field. */
+static bool has_field(const pm_family *family, const char *field)
+{
+    for (const pm_gate_rule *rule = family->gate; rule->field; rule++)
+        if (strcmp(rule->field, field) == 0)
+            return true;
+    for (const pm_layer_rule *rule = family->lists; rule && rule->field; rule++)
+        if (strcmp(rule->field, field) == 0)
+            return true;
+    return false;
+}
+
+/* The family refuses a value of the field, "a.b.c", that no family knows. */
+static void check_foreign(const pm_family *family, const char *field)
+{
+    pm_error err = {0};
+    char oracle[64], parts[128];
+    if (is_elsewhere(field) || has_field(family, field))
+        return;
+    snprintf(oracle, sizeof(oracle), "%s%s", family->name, strcmp(family->name, "llama") == 0 ? "-yarn" : "");
+    pm_config *config = open_oracle(oracle, "{}");
+    json_t *value = json_string("nobody's"), *wrapped;
+    snprintf(parts, sizeof(parts), "%s", field);
+    for (char *dot = strrchr(parts, '.'); dot; dot = strrchr(parts, '.')) {
+        wrapped = json_object();
+        json_object_set_new(wrapped, dot + 1, value);
+        value = wrapped;
+        *dot = 0;
+    }
+    json_object_set_new(config->text, parts, value);
+    int status = pm_family_check(config, NULL, &err);
+    if (status != PM_ERR_UNSUPPORTED || !strstr(err.message, parts))
+        fail_msg("family %s with a foreign value of %s: status %d, \"%s\"", family->name, field, status, err.message);
+    pm_config_close(config);
+}
+
+static void test_foreign_fields(void **state)
+{
+    (void)state;
+    const pm_family *family, *other;
+    for (size_t i = 0; (family = pm_family_number(i)); i++)
+        for (size_t k = 0; (other = pm_family_number(k)); k++) {
+            for (const pm_gate_rule *rule = other->gate; rule->field; rule++)
+                check_foreign(family, rule->field);
+            for (const pm_layer_rule *rule = other->lists; rule && rule->field; rule++)
+                check_foreign(family, rule->field);
+        }
 }
 
 static void test_model_type(void **state)
@@ -350,9 +446,10 @@ static void test_model_type(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_lists),  cmocka_unit_test(test_several_lists),
-        cmocka_unit_test(test_widths), cmocka_unit_test(test_numbers_of_layers),
-        cmocka_unit_test(test_values), cmocka_unit_test(test_model_type),
+        cmocka_unit_test(test_lists),          cmocka_unit_test(test_several_lists),
+        cmocka_unit_test(test_widths),         cmocka_unit_test(test_numbers_of_layers),
+        cmocka_unit_test(test_values),         cmocka_unit_test(test_model_type),
+        cmocka_unit_test(test_foreign_fields),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
