@@ -201,6 +201,8 @@ static bool may_end(const range *r, int n, bool low, bool high)
 static int32_t after_digits(range *r, int n, bool low, bool high)
 {
     int32_t *made = &r->after[n][low * 2 + high];
+    if (r->grammar->status != PM_OK) /* node 0 is not remembered, and without memory all would be tried anew */
+        return 0;
     if (n < WHOLE)
         return *made ? *made : (*made = one_digit(r, n, low, high));
     if (*made)
