@@ -4,6 +4,7 @@
 #include <float.h>
 #include <limits.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -63,6 +64,30 @@ const json_t *pm_config_get(const pm_config *config, const char *field)
 {
     const json_t *value = walk(config->text, field);
     return value ? value : walk(config->root, field);
+}
+
+/* Equal values; 8 and 8.0 are. */
+static bool same_value(const json_t *a, const json_t *b)
+{
+    bool numbers = json_is_number(a) && json_is_number(b);
+    return numbers ? json_number_value(a) == json_number_value(b) : json_equal(a, b);
+}
+
+int pm_config_alias(const pm_config *config, const char *names, char out[PM_FIELD_MAX], pm_error *err)
+{
+    const json_t *first = NULL;
+    snprintf(out, PM_FIELD_MAX, "%.*s", (int)strcspn(names, "|"), names);
+    for (const char *p = names; *p; p += strcspn(p, "|"), p += *p == '|') {
+        char name[PM_FIELD_MAX];
+        snprintf(name, sizeof(name), "%.*s", (int)strcspn(p, "|"), p);
+        const json_t *value = pm_config_get(config, name);
+        if (first && value && !same_value(first, value))
+            return pm_fail(err, PM_ERR_FORMAT, "%s: %s and %s are the same field and differ", config->path, out, name);
+        if (value && !first)
+            memcpy(out, name, sizeof(name));
+        first = first ? first : value;
+    }
+    return PM_OK;
 }
 
 static int fail_type(const pm_config *config, const char *field, const char *expected, pm_error *err)

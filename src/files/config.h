@@ -31,6 +31,11 @@ void pm_config_close(pm_config *config);
  * purpose (model_type) is read from `root` itself. */
 const json_t *pm_config_get(const pm_config *config, const char *field);
 
+/* Of names of one field, separated by '|', the first that the config has; the first of all where it has none. Two that
+ * differ in value are an error that names both. */
+enum { PM_FIELD_MAX = 64 };
+int pm_config_alias(const pm_config *config, const char *names, char out[PM_FIELD_MAX], pm_error *err);
+
 /* Typed reads with bounds. A required field that is absent, a wrong type, and a value outside [min, max] are errors
  * that name file and field. pm_config_*_or give `absent` when the field is not there. Whole floats (4.0) are accepted
  * as integers. */

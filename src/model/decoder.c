@@ -85,15 +85,15 @@ const pm_stack pm_expert_stacks[] = {
 
 /* ---- config ---- */
 
-/* How an absent field is completed. */
-typedef enum default_rule { REQUIRED, FROM_HEADS, FROM_HIDDEN, WINDOW } default_rule;
+/* How an absent field is completed, where not by a number. */
+enum { REQUIRED = 0, FROM_HEADS = -1, FROM_HIDDEN = -2 };
 
 typedef struct int_field {
-    const char *field, *also; /* also: another spelling, or several separated by '|', or NULL */
-    size_t out;               /* offset of an int in pm_decoder */
+    const char *names; /* the first that is there counts, separated by '|' */
+    size_t out;        /* offset of an int in pm_decoder */
     int max;
     unsigned when; /* kinds that need it; 0: all */
-    default_rule absent;
+    int absent;
 } int_field;
 
 #define DIM(i) (offsetof(pm_decoder, dims) + (i) * sizeof(int))
@@ -101,41 +101,58 @@ typedef struct int_field {
 enum { MAX_WIDTH = 1 << 20, DEFAULT_WINDOW = 4096 };
 
 static const int_field int_fields[] = {
-    {"vocab_size", NULL, DIM(PM_D_VOCAB), 1 << 24, 0, REQUIRED},
-    {"hidden_size", NULL, DIM(PM_D_HIDDEN), MAX_WIDTH, 0, REQUIRED},
-    {"num_attention_heads", NULL, TOP(heads), 1 << 12, PM_ATTENTION, REQUIRED},
-    {"num_key_value_heads", NULL, TOP(kv_heads), 1 << 12, PM_ATTENTION, FROM_HEADS},
-    {"head_dim", NULL, DIM(PM_D_HEAD), 1 << 12, PM_ATTENTION, FROM_HIDDEN},
-    {"sliding_window", NULL, TOP(window), 1 << 24, PM_WINDOW, WINDOW},
-    {"linear_conv_kernel_dim", NULL, DIM(PM_D_KERNEL), INT_MAX, PM_DELTA, REQUIRED}, /* PM_CONV_WIDTHS */
-    {"linear_num_key_heads", NULL, TOP(key_heads), 1 << 10, PM_DELTA, REQUIRED},
-    {"linear_key_head_dim", NULL, TOP(key_dim), 1 << 10, PM_DELTA, REQUIRED},
-    {"linear_num_value_heads", NULL, DIM(PM_D_VALUE_HEADS), 1 << 10, PM_DELTA, REQUIRED},
-    {"linear_value_head_dim", NULL, DIM(PM_D_VALUE_DIM), 1 << 10, PM_DELTA, REQUIRED},
-    {"conv_L_cache", NULL, DIM(PM_D_KERNEL), INT_MAX, PM_SHORT_CONV, REQUIRED}, /* the same */
-    {"intermediate_size", "block_ff_dim", DIM(PM_D_MLP), MAX_WIDTH, PM_MLP, REQUIRED},
-    {"num_experts", "num_local_experts|n_routed_experts", DIM(PM_D_EXPERTS), 1 << 16, PM_MOE, REQUIRED},
-    {"num_experts_per_tok", NULL, TOP(route.top_k), 1 << 16, PM_MOE, REQUIRED},
-    {"moe_intermediate_size", NULL, DIM(PM_D_MOE), MAX_WIDTH, PM_MOE, REQUIRED},
-    {"moe_latent_size", NULL, DIM(PM_D_EXPERT), MAX_WIDTH, PM_MOE_LATENT, REQUIRED},
-    {"n_shared_experts", NULL, TOP(shared_experts), 1 << 10, PM_SHARED_EXPERTS, REQUIRED},
-    {"shared_expert_intermediate_size", NULL, DIM(PM_D_SHARED), MAX_WIDTH, PM_SHARED_EXPERT, REQUIRED},
+    {"vocab_size", DIM(PM_D_VOCAB), 1 << 24, 0, REQUIRED},
+    {"hidden_size", DIM(PM_D_HIDDEN), MAX_WIDTH, 0, REQUIRED},
+    {"num_attention_heads", TOP(heads), 1 << 12, PM_ATTENTION, REQUIRED},
+    {"num_key_value_heads", TOP(kv_heads), 1 << 12, PM_ATTENTION, FROM_HEADS},
+    {"head_dim", DIM(PM_D_HEAD), 1 << 12, PM_ATTENTION, FROM_HIDDEN},
+    {"sliding_window", TOP(window), 1 << 24, PM_WINDOW, DEFAULT_WINDOW},
+    {"linear_conv_kernel_dim", DIM(PM_D_KERNEL), INT_MAX, PM_DELTA, 4}, /* PM_CONV_WIDTHS */
+    {"linear_num_key_heads", TOP(key_heads), 1 << 10, PM_DELTA, REQUIRED},
+    {"linear_key_head_dim", TOP(key_dim), 1 << 10, PM_DELTA, REQUIRED},
+    {"linear_num_value_heads", DIM(PM_D_VALUE_HEADS), 1 << 10, PM_DELTA, REQUIRED},
+    {"linear_value_head_dim", DIM(PM_D_VALUE_DIM), 1 << 10, PM_DELTA, REQUIRED},
+    {"conv_L_cache", DIM(PM_D_KERNEL), INT_MAX, PM_SHORT_CONV, 3}, /* the same */
+    {"intermediate_size", DIM(PM_D_MLP), MAX_WIDTH, PM_MLP, REQUIRED},
+    {NULL, DIM(PM_D_EXPERTS), 1 << 16, PM_MOE, REQUIRED}, /* experts_names() */
+    {"num_experts_per_tok", TOP(route.top_k), 1 << 16, PM_MOE, REQUIRED},
+    {"moe_intermediate_size", DIM(PM_D_MOE), MAX_WIDTH, PM_MOE, REQUIRED},
+    {"moe_latent_size", DIM(PM_D_EXPERT), MAX_WIDTH, PM_MOE_LATENT, REQUIRED},
+    {"n_shared_experts", TOP(shared_experts), 1 << 10, PM_SHARED_EXPERTS, REQUIRED},
+    {"shared_expert_intermediate_size", DIM(PM_D_SHARED), MAX_WIDTH, PM_SHARED_EXPERT, REQUIRED},
 };
+
+/* The names of the number of experts, the family's own first. */
+static const char *experts_names(const pm_decoder *d)
+{
+    return d->spec->routed_experts ? "n_routed_experts|num_experts|num_local_experts"
+                                   : "num_experts|num_local_experts|n_routed_experts";
+}
+
+/* The size of heads where the config does not say it. */
+static int derive_head(const pm_config *config, const pm_decoder *d, int *out, pm_error *err)
+{
+    int hidden = d->dims[PM_D_HIDDEN];
+    if (hidden % d->heads)
+        return pm_fail(err, PM_ERR_FORMAT, "%s: hidden_size %d is not a multiple of num_attention_heads %d",
+                       config->path, hidden, d->heads);
+    *out = hidden / d->heads;
+    return PM_OK;
+}
 
 static int read_int(const pm_config *config, const int_field *f, pm_decoder *d, pm_error *err)
 {
     int *out = (int *)((char *)d + f->out);
-    char other[64];
-    const char *field = f->field;
-    for (const char *also = f->also; also && !pm_config_get(config, field); also = strchr(also, '|')) {
-        also += *also == '|';
-        snprintf(other, sizeof(other), "%.*s", (int)strcspn(also, "|"), also);
-        field = pm_config_get(config, other) ? other : f->field;
-    }
-    int absent = f->absent == FROM_HEADS                                 ? d->heads
-                 : f->absent == FROM_HIDDEN && d->spec->derived_head_dim ? d->dims[PM_D_HIDDEN] / d->heads
-                 : f->absent == WINDOW                                   ? DEFAULT_WINDOW
-                                                                         : 0;
+    char field[PM_FIELD_MAX];
+    const char *names = f->names ? f->names : experts_names(d), *width = d->spec->mlp_width;
+    if (f->out == DIM(PM_D_MLP) && width && pm_config_get(config, width))
+        names = width;
+    int status = pm_config_alias(config, names, field, err);
+    if (status != PM_OK)
+        return status;
+    if (f->absent == FROM_HIDDEN && d->spec->derived_head_dim && !pm_config_get(config, field))
+        return derive_head(config, d, out, err);
+    int absent = f->absent == FROM_HEADS ? d->heads : f->absent;
     if (absent < 1)
         return pm_config_int(config, field, 1, f->max, out, err);
     return pm_config_int_or(config, field, 1, f->max, absent, out, err);
@@ -157,16 +174,20 @@ static int check_config(const pm_model *model, const pm_decoder *d, pm_error *er
     if ((d->kinds & PM_DELTA) && d->dims[PM_D_VALUE_HEADS] % d->key_heads)
         return pm_fail(err, PM_ERR_FORMAT, "%s: linear_num_value_heads %d is not a multiple of linear_num_key_heads %d",
                        path, d->dims[PM_D_VALUE_HEADS], d->key_heads);
-    if ((d->kinds & PM_MOE) && d->route.top_k > d->dims[PM_D_EXPERTS])
-        return pm_fail(err, PM_ERR_FORMAT, "%s: num_experts_per_tok %d is more than num_experts %d", path,
-                       d->route.top_k, d->dims[PM_D_EXPERTS]);
-    return PM_OK;
+    char experts[PM_FIELD_MAX];
+    if (!(d->kinds & PM_MOE) || d->route.top_k <= d->dims[PM_D_EXPERTS])
+        return PM_OK;
+    int status = pm_config_alias(model->config, experts_names(d), experts, err);
+    return status ? status
+                  : pm_fail(err, PM_ERR_FORMAT, "%s: num_experts_per_tok %d is more than %s %d", path, d->route.top_k,
+                            experts, d->dims[PM_D_EXPERTS]);
 }
 
 /* The numbers of the route; top_k has been read. */
 static int read_route(const pm_config *config, pm_decoder *d, pm_error *err)
 {
     pm_error why;
+    char experts[PM_FIELD_MAX];
     pm_route *route = &d->route;
     route->experts = d->dims[PM_D_EXPERTS];
     int status = pm_config_bool_or(config, "norm_topk_prob", d->spec->normalise_top_k, &route->normalise, err);
@@ -176,10 +197,14 @@ static int read_route(const pm_config *config, pm_decoder *d, pm_error *err)
         status = pm_config_int_or(config, "n_group", 1, 1 << 16, 1, &route->groups, err);
     if (status == PM_OK && route->groups > 1)
         status = pm_config_int(config, "topk_group", 1, route->groups, &route->top_groups, err);
+    if (status == PM_OK)
+        status = pm_config_alias(config, experts_names(d), experts, err);
     if (status != PM_OK)
         return status;
     status = pm_route_check(route, &why);
-    return status ? pm_fail(err, status, "%s: %s", config->path, why.message) : PM_OK;
+    return status ? pm_fail(err, status, "%s: %s (%s, num_experts_per_tok, n_group, topk_group)", config->path,
+                            why.message, experts)
+                  : PM_OK;
 }
 
 /* The kind of each layer. */
@@ -283,17 +308,29 @@ static int plan_cache(pm_model *model, pm_decoder *d, pm_error *err)
 
 /* ---- weights ---- */
 
-/* PyTorch's layout of the convolution marks norms stored as w - 1; a model without one is taken as it was published. */
-static bool norms_are_centred(const pm_model *model, const pm_decoder *d)
+/* PyTorch's layout of the convolution marks norms stored as w - 1, and all layers have the same; a model without one is
+ * taken as it was published. */
+static int find_centred(pm_model *model, const pm_decoder *d, pm_error *err)
 {
-    char name[64];
-    for (int i = 0; !model->loader.plan && d->spec->centred_norms && i < model->layers; i++) {
+    pm_loader *loader = &model->loader;
+    const pm_stored *first = NULL;
+    loader->centred = d->spec->centred_norms;
+    for (int i = 0; !loader->plan && d->spec->centred_norms && i < model->layers; i++) {
+        char name[64];
         snprintf(name, sizeof(name), "model.layers.%d.linear_attn.conv1d.weight", i);
-        const pm_stored *conv = pm_loader_peek(&model->loader, name);
-        if (conv)
-            return !(conv->rank == 3 && conv->shape[1] == d->dims[PM_D_KERNEL] && conv->shape[2] == 1);
+        const pm_stored *conv = pm_loader_peek(loader, name);
+        if (!conv)
+            continue;
+        bool centred = !(conv->rank == 3 && conv->shape[1] == d->dims[PM_D_KERNEL] && conv->shape[2] == 1);
+        if (first && centred != loader->centred)
+            return pm_fail(err, PM_ERR_FORMAT,
+                           "%s: tensor %s is laid out otherwise than %s ([channels, 1, kernel] in one, [channels, "
+                           "kernel, 1] in the other), so that it is not known whether norms are stored as w or w - 1",
+                           pm_checkpoint_file(loader->checkpoint, conv), conv->name, first->name);
+        first = first ? first : conv;
+        loader->centred = centred;
     }
-    return d->spec->centred_norms;
+    return PM_OK;
 }
 
 static int load_weights(pm_model *model, pm_decoder *d, pm_error *err)
@@ -312,7 +349,9 @@ static int load_weights(pm_model *model, pm_decoder *d, pm_error *err)
     int status = pm_loader_open(loader, &d->layout, err);
     if (status != PM_OK)
         return status;
-    loader->centred = norms_are_centred(model, d);
+    status = find_centred(model, d, err);
+    if (status != PM_OK)
+        return status;
     size_t rows = PM_COUNT(top_table) - (loader->plan && d->tied); /* lm_head, the last one, need not be there */
     status = pm_load(loader, top_table, rows, -1, 0, d, err);
     for (int i = 0; status == PM_OK && i < model->layers; i++) {

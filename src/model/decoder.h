@@ -113,6 +113,8 @@ typedef struct pm_decoder_spec {
     double rope_theta;      /* the same; 0: 10,000 */
     bool tied;              /* the same */
     bool interleaved_index; /* the same: indexer_rope_interleave */
+    bool routed_experts;    /* the number of experts is n_routed_experts before num_experts */
+    const char *mlp_width;  /* a field that counts in place of intermediate_size where it is there, or NULL */
     const char *norm_eps;   /* another name of rms_norm_eps, or NULL */
     pm_route route;         /* kind and what the config says nothing of; zeros: softmax */
     /* The kind of layer i. */

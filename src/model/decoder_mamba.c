@@ -1,8 +1,10 @@
 /* Mamba-2 (Dao and Gu 2024), a mixer of pre-norm decoders, with the config fields of Nemotron-H. */
 #include "model/decoder.h"
 
+#include <float.h>
 #include <limits.h>
 #include <math.h>
+#include <stdlib.h>
 
 #define TOP(member) offsetof(pm_decoder, member)
 #define IN(member)  offsetof(pm_decoder_layer, mamba.member)
@@ -24,17 +26,28 @@ const pm_expect pm_mamba_table[] = {
 /* clang-format on */
 const size_t pm_mamba_rows = PM_COUNT(pm_mamba_table);
 
-/* The bounds of time steps: time_step_limit (in old configs mamba_dt_limit), or none. time_step_min and its kind are
- * about training. */
+/* The bounds of time steps: time_step_limit (in old configs mamba_dt_limit), or none; only the upper one may be
+ * infinite. time_step_min and its kind are about training. */
 static int read_limit(const pm_config *config, pm_decoder *d, pm_error *err)
 {
-    const char *field = pm_config_get(config, "time_step_limit") ? "time_step_limit" : "mamba_dt_limit";
-    const json_t *limit = pm_config_get(config, field);
+    char field[PM_FIELD_MAX], *text;
     double low = 0, high = (double)INFINITY;
-    if (limit && (json_array_size(limit) != 2 || !pm_json_number(json_array_get(limit, 0), &low) ||
-                  !pm_json_number(json_array_get(limit, 1), &high) || !(low >= 0 && low <= high)))
-        return pm_fail(err, PM_ERR_FORMAT, "%s: %s is not two numbers, the first not negative and not above the second",
-                       config->path, field);
+    int status = pm_config_alias(config, "time_step_limit|mamba_dt_limit", field, err);
+    if (status != PM_OK)
+        return status;
+    const json_t *limit = pm_config_get(config, field);
+    bool right = !limit || (json_array_size(limit) == 2 && pm_json_number(json_array_get(limit, 0), &low) &&
+                            pm_json_number(json_array_get(limit, 1), &high) && low >= 0 && low <= high &&
+                            low <= (double)FLT_MAX && (high <= (double)FLT_MAX || isinf(high)));
+    if (!right) {
+        text = json_dumps(limit, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
+        status = pm_fail(err, PM_ERR_FORMAT,
+                         "%s: %s is %.80s, not two numbers (f32), the first finite, not negative and not above the "
+                         "second",
+                         config->path, field, text ? text : "something else");
+        free(text);
+        return status;
+    }
     d->dt_min = (float)low;
     d->dt_max = (float)high;
     return PM_OK;
@@ -44,21 +57,25 @@ int pm_mamba_config(pm_model *model, pm_decoder *d, pm_error *err)
 {
     enum { MOST = 1 << 12 };
     static const struct {
-        const char *field, *old;
+        const char *names;
         size_t out;
-        int max;
+        int max, absent; /* absent 0: required */
     } fields[] = {
-        {"mamba_num_heads", NULL, DIM(PM_D_MAMBA_HEADS), MOST},
-        {"mamba_head_dim", NULL, TOP(mamba_head_dim), MOST},
-        {"ssm_state_size", NULL, TOP(mamba_state), MOST},
-        {"n_groups", "mamba_n_groups", TOP(mamba_groups), MOST},
-        {"conv_kernel", "mamba_d_conv", DIM(PM_D_KERNEL), INT_MAX}, /* PM_CONV_WIDTHS */
+        {"mamba_num_heads", DIM(PM_D_MAMBA_HEADS), MOST, 0},
+        {"mamba_head_dim", TOP(mamba_head_dim), MOST, 0},
+        {"ssm_state_size", TOP(mamba_state), MOST, 0},
+        {"n_groups|mamba_n_groups", TOP(mamba_groups), MOST, 0},
+        {"conv_kernel|mamba_d_conv", DIM(PM_D_KERNEL), INT_MAX, 4}, /* PM_CONV_WIDTHS */
     };
     const pm_config *config = model->config;
     int status = PM_OK, *dims = d->dims;
     for (size_t i = 0; status == PM_OK && i < PM_COUNT(fields); i++) {
-        const char *old = fields[i].old, *field = old && pm_config_get(config, old) ? old : fields[i].field;
-        status = pm_config_int(config, field, 1, fields[i].max, (int *)((char *)d + fields[i].out), err);
+        int *out = (int *)((char *)d + fields[i].out), max = fields[i].max, absent = fields[i].absent;
+        char field[PM_FIELD_MAX];
+        status = pm_config_alias(config, fields[i].names, field, err);
+        if (status == PM_OK)
+            status = absent ? pm_config_int_or(config, field, 1, max, absent, out, err)
+                            : pm_config_int(config, field, 1, max, out, err);
     }
     if (status == PM_OK)
         status = read_limit(config, d, err);

@@ -176,18 +176,21 @@ static const pm_decoder_spec v3_spec = {.renames = renames,
                                         .kind = v3_kind,
                                         .complete = v3_complete,
                                         .normalise_top_k = true,
+                                        .routed_experts = true,
                                         .route = ROUTE};
 static const pm_decoder_spec v32_spec = {.renames = renames,
                                          .stacks = pm_expert_stacks,
                                          .kind = v32_kind,
                                          .complete = v3_complete,
                                          .normalise_top_k = true,
+                                         .routed_experts = true,
                                          .route = ROUTE};
 static const pm_decoder_spec glm_spec = {.renames = renames,
                                          .stacks = pm_expert_stacks,
                                          .kind = glm_kind,
                                          .complete = glm_complete,
                                          .normalise_top_k = true,
+                                         .routed_experts = true,
                                          .interleaved_index = true,
                                          .route = ROUTE};
 

@@ -159,7 +159,7 @@ static const struct {
     {"index_topk", TOP(index_topk), 1, 1 << 20, 0},
     {"hc_mult", DIM(PM_V4_MULT), 1, PM_HYPER_STREAMS, 4},
     {"hc_sinkhorn_iters", TOP(iterations), 1, 1000, 20},
-    {"n_routed_experts", DIM(PM_V4_EXPERTS), 2, 1 << 16, 0},
+    {"n_routed_experts|num_local_experts", DIM(PM_V4_EXPERTS), 2, 1 << 16, 0},
     {"num_experts_per_tok", DIM(PM_V4_TOP_K), INT_MIN, INT_MAX, 0}, /* the gate has its bounds */
     {"moe_intermediate_size", DIM(PM_V4_MOE), 1, MAX_WIDTH, 0},
     {"compress_rates.heavily_compressed_attention", DIM(PM_V4_HEAVY_RATIO), 1, 1 << 16, 128},
@@ -272,9 +272,10 @@ static int read_ints(const pm_config *config, pm_v4 *v, pm_error *err)
 {
     int status = PM_OK;
     for (size_t i = 0; status == PM_OK && i < PM_COUNT(int_fields); i++) {
-        const char *field = int_fields[i].field;
-        if (strcmp(field, "n_routed_experts") == 0 && !pm_config_get(config, field))
-            field = "num_local_experts";
+        char field[PM_FIELD_MAX];
+        status = pm_config_alias(config, int_fields[i].field, field, err);
+        if (status != PM_OK)
+            return status;
         int *out = (int *)((char *)v + int_fields[i].out), min = int_fields[i].min, max = int_fields[i].max;
         status = int_fields[i].absent ? pm_config_int_or(config, field, min, max, int_fields[i].absent, out, err)
                                       : pm_config_int(config, field, min, max, out, err);

@@ -81,8 +81,6 @@ static int lfm2_complete(const pm_model *model, pm_decoder *d, pm_error *err)
     bool adjust;
     int status = complete(model, d, err);
     if (status == PM_OK)
-        status = pm_config_int_or(config, "block_ff_dim", 1, MOST, *width, width, err);
-    if (status == PM_OK)
         status = pm_config_bool_or(config, "block_auto_adjust_ff_dim", true, &adjust, err);
     if (status == PM_OK)
         status = pm_config_int_or(config, "block_multiple_of", 1, MOST, 256, &multiple, err);
@@ -129,6 +127,7 @@ static const pm_decoder_spec lfm2_spec = {.renames = renames,
                                           .stacks = pm_expert_stacks,
                                           .kind = lfm2_kind,
                                           .complete = lfm2_complete,
+                                          .mlp_width = "block_ff_dim",
                                           .norm_eps = "norm_eps",
                                           .derived_head_dim = true,
                                           .rope_theta = 1e6,

@@ -74,15 +74,16 @@ static int nemotron_kind(const pm_model *model, int i, unsigned *kind, pm_error 
     const pm_config *config = model->config;
     unsigned block = block_of(config, i);
     bool attention_bias, mlp_bias, use_bias, conv_bias;
+    char conv_field[PM_FIELD_MAX];
     int status = pm_config_bool_or(config, "attention_bias", false, &attention_bias, err);
     if (status == PM_OK)
         status = pm_config_bool_or(config, "mlp_bias", false, &mlp_bias, err);
     if (status == PM_OK)
         status = pm_config_bool_or(config, "use_bias", false, &use_bias, err);
     if (status == PM_OK)
-        status = pm_config_bool_or(config, "use_conv_bias", true, &conv_bias, err);
+        status = pm_config_alias(config, "use_conv_bias|mamba_conv_bias", conv_field, err);
     if (status == PM_OK)
-        status = pm_config_bool_or(config, "mamba_conv_bias", conv_bias, &conv_bias, err);
+        status = pm_config_bool_or(config, conv_field, true, &conv_bias, err);
     if (status != PM_OK)
         return status;
     *kind = block;
@@ -145,6 +146,7 @@ static const pm_decoder_spec spec = {
     .renames = renames,
     .stacks = stacks,
     .one_block = true,
+    .routed_experts = true,
     .norm_eps = "layer_norm_epsilon",
     .derived_head_dim = true,
     .normalise_top_k = true,

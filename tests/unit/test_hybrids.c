@@ -209,6 +209,19 @@ static void other_kernel(edit *e)
     json_object_set_new(e->config, "conv_kernel", json_integer(3));
 }
 
+/* The last layer's convolution in the other layout: nobody can tell how norms are stored. */
+static void mixed_convolutions(edit *e)
+{
+    edit_tensor *last = NULL;
+    for (size_t i = 0; i < e->n; i++)
+        if (ends_with(e->tensors[i].name, "linear_attn.conv1d.weight"))
+            last = &e->tensors[i];
+    assert_non_null(last);
+    int64_t kernel = last->shape[1];
+    last->shape[1] = last->shape[2];
+    last->shape[2] = kernel;
+}
+
 static void mtp_of_lfm2(edit *e)
 {
     edit_add(e, "mtp.norm.weight", PM_BF16, 1, (int64_t[]){8}, NULL);
@@ -228,6 +241,8 @@ static const struct refusal {
     {MODELS "lfm2-4bit", other_width, {"conv.conv", "shape"}},
     {MODELS "nemotron_h-4bit", other_kernel, {"conv1d", "shape"}},
     {MODELS "lfm2-4bit", mtp_of_lfm2, {"mtp.norm.weight", "not part of this model"}},
+    {MODELS "qwen3_5-4bit", mixed_convolutions, {"conv1d.weight is laid out otherwise than", "model.safetensors"}},
+    {MODELS "qwen3_5-bf16", mixed_convolutions, {"layers.0.linear_attn.conv1d.weight", "w - 1"}},
     {MODELS "nemotron_h-4bit", no_bias, {"tensor backbone.layers.0.mixer.conv1d.bias is missing", "config.json"}},
 };
 
