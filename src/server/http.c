@@ -1,3 +1,4 @@
+#define _GNU_SOURCE /* POLLRDHUP */
 #include "http.h"
 
 #include "job.h"
@@ -5,6 +6,7 @@
 #include "worker.h"
 
 #include <microhttpd.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,11 +24,14 @@ enum {
 
 /* ---- connections that take too long ----
  *
- * libmicrohttpd closes those on which nothing happens; one that sends a byte now and then would stay for ever. */
+ * libmicrohttpd closes those on which nothing happens; one that sends a byte now and then would stay for ever. And it
+ * is told only once (its epoll is edge-triggered) that data have come together with the end of what the client sends:
+ * having read the data it waits for more, and keeps the connection and its body until the time is over. */
 
 typedef struct pm_guest {
     int fd;
     double deadline; /* pm_clock until which a whole request must have come, or some of an answer been taken; 0: none */
+    bool left;       /* the client had hung up when pm_http_guard last looked, and nothing has happened since */
     struct pm_guest *next, **before;
 } pm_guest;
 
@@ -34,6 +39,7 @@ static void set_deadline(pm_server *server, pm_guest *guest, bool waiting)
 {
     pthread_mutex_lock(&server->guests_lock);
     guest->deadline = waiting ? pm_clock() + server->options.timeout : 0;
+    guest->left = false;
     pthread_mutex_unlock(&server->guests_lock);
 }
 
@@ -81,13 +87,23 @@ static void on_connection(void *cls, struct MHD_Connection *connection, void **c
     }
 }
 
+static bool has_left(const pm_guest *guest)
+{
+    struct pollfd watched = {.fd = guest->fd, .events = POLLRDHUP};
+    return poll(&watched, 1, 0) > 0;
+}
+
+/* One that has just hung up may be at work for a moment. */
 void pm_http_guard(pm_server *server)
 {
     double now = pm_clock();
     pthread_mutex_lock(&server->guests_lock);
-    for (pm_guest *guest = server->guests; guest; guest = guest->next)
-        if (guest->deadline > 0 && now > guest->deadline)
+    for (pm_guest *guest = server->guests; guest; guest = guest->next) {
+        bool waiting = guest->deadline > 0, left = waiting && has_left(guest);
+        if (waiting && (now > guest->deadline || (left && guest->left)))
             shutdown(guest->fd, SHUT_RDWR);
+        guest->left = left;
+    }
     pthread_mutex_unlock(&server->guests_lock);
 }
 

@@ -24,7 +24,8 @@ void pm_http_quiesce(pm_server *server);
 /* It is the client's turn, to take some of the answer; for exchange.c, while the connection is suspended. */
 void pm_http_turn(pm_exchange *exchange);
 
-/* Closes connections that have taken too long to send a request; called now and then. */
+/* Closes connections that have taken too long to send a request, or whose client left while it was sending one; called
+ * every second. */
 void pm_http_guard(pm_server *server);
 
 #endif

@@ -226,6 +226,17 @@ def test_bodies_over_the_limit(guarded):
     assert status == 413 and b"2000" in answer
 
 
+@pytest.mark.parametrize("abruptly", [False, True])
+def test_clients_that_leave_while_they_send(server, abruptly):
+    """Half a body is not kept until --timeout, even when the end of the connection comes together with it."""
+    data = post({"messages": QUESTION, "user": "x" * 1000})
+    for i in range(20):
+        sock = connect(server)
+        sock.sendall(data[: len(data) - 1 - 50 * i])
+        leave(sock, abruptly)
+    wait_until(lambda: idle(server))
+
+
 def test_slow_and_silent_clients(guarded):
     """They are closed after --timeout, whether they say nothing or a byte now and then."""
     start = time.monotonic()
