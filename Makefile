@@ -3,18 +3,20 @@
 PROMPT = What is a dog?
 MODEL =
 MODELS =
+MINUTES = 20
 PREFIX = /usr/local
 
 # Taken literally ($ included) and handed to the recipes through the environment, so that no shell reads them as code.
 override PROMPT := $(value PROMPT)
 override MODEL := $(value MODEL)
 override MODELS := $(value MODELS)
+override MINUTES := $(value MINUTES)
 override PREFIX := $(value PREFIX)
 override DESTDIR := $(value DESTDIR)
-export PROMPT MODEL MODELS PREFIX DESTDIR
+export PROMPT MODEL MODELS MINUTES PREFIX DESTDIR
 
 .DEFAULT_GOAL := build
-.PHONY: build run test test-text asan tsan format check clean install uninstall deb help real-model real-model-parity \
+.PHONY: build run test test-text asan tsan soak format check clean install uninstall deb help real-model real-model-parity \
 	bench-peers setup-build setup-test setup-ci venv
 
 help:
@@ -23,6 +25,7 @@ help:
 	@echo "make test [MODELS=DIR]                    build and run every test; DIR holds further checkpoints"
 	@echo "make test-text                            compare tokenizers over 24 MB of text, which takes ten minutes"
 	@echo "make asan [MODELS=DIR], make tsan         the tests under address and undefined-behaviour, thread sanitizers"
+	@echo "make soak [MINUTES=20]                    the server among clients that ask, leave and send nonsense"
 	@echo "make real-model                           chat with SmolLM2-135M-Instruct and measure its perplexity (93 MB)"
 	@echo "make real-model-parity                    compare it with transformers and mlx-lm, into docs/parity.md (3 GB)"
 	@echo "make bench-peers                          measure llama.cpp, mlx-lm, transformers too, into docs/performance.md (hours)"
@@ -66,6 +69,9 @@ tsan: setup-test
 	@cmake --preset tsan --log-level=WARNING >/dev/null
 	@cmake --build --preset tsan
 	@ctest --preset tsan
+
+soak: setup-test build
+	@python3 tests/server/soak.py --minutes "$$MINUTES"
 
 # The virtual environment of the Python tests, made again when the pinned versions or the interpreter change.
 venv: setup-test
