@@ -5,6 +5,7 @@
 #include "page.h"
 #include "worker.h"
 
+#include <arpa/inet.h>
 #include <microhttpd.h>
 #include <poll.h>
 #include <stdio.h>
@@ -114,13 +115,40 @@ static const char *header_of(struct MHD_Connection *connection, const char *name
     return MHD_lookup_connection_value(connection, MHD_HEADER_KIND, name);
 }
 
+/* Whether a name, with or without a port, is this machine's own. */
+static bool is_own_name(const pm_server *server, const char *host)
+{
+    static const char *const names[] = {"localhost", "[::1]"};
+    const char *given = server->options.host;
+    struct in_addr address;
+    char name[256];
+    size_t n = *host == '[' ? strcspn(host, "]") + 1 : strcspn(host, ":");
+    if (n >= sizeof(name) || n > strlen(host))
+        return false;
+    snprintf(name, sizeof(name), "%.*s", (int)n, host);
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+        if (strcasecmp(name, names[i]) == 0)
+            return true;
+    return (given && strcasecmp(name, given) == 0) ||
+           (inet_pton(AF_INET, name, &address) == 1 && ntohl(address.s_addr) >> 24 == 127);
+}
+
+/* A page can give its own name the address of this machine and then ask as if it had come from here ("DNS rebinding"),
+ * but not hide that name. Without keys it is all there is to tell. */
+static bool is_rebound(const pm_server *server, struct MHD_Connection *connection)
+{
+    const char *host = header_of(connection, "Host");
+    return server->local && !server->n_keys && host && !is_own_name(server, host);
+}
+
 /* Whether a page of this origin may ask: that of --cors, or one that this server itself has given out. */
 static bool origin_allowed(const pm_server *server, struct MHD_Connection *connection, const char *origin)
 {
     const char *cors = server->options.cors, *host = header_of(connection, "Host"), *name = strstr(origin, "://");
     if (cors && (strcmp(cors, "*") == 0 || strcasecmp(cors, origin) == 0))
         return true;
-    return host && name && strcasecmp(name + 3, host) == 0;
+    bool web = strncasecmp(origin, "http://", 7) == 0 || strncasecmp(origin, "https://", 8) == 0;
+    return host && web && strcasecmp(name + 3, host) == 0;
 }
 
 /* What can be said against a request by its head. */
@@ -147,6 +175,9 @@ static bool check_head(pm_exchange *exchange, const char *method, const char *ur
         !pm_keys_match(server, header_of(connection, "X-Api-Key")))
         return pm_refuse(refusal, 401, "invalid_api_key", NULL,
                          "a key is missing or wrong: it goes into the header Authorization, after 'Bearer '");
+    if (!exchange->route->open && is_rebound(server, connection))
+        return pm_refuse(refusal, 403, "host_not_allowed", NULL,
+                         "this server is known by this machine's own names only, unless it has keys (--api-key-file)");
     if (strcmp(method, "POST") == 0 && origin && !origin_allowed(server, connection, origin))
         return pm_refuse(refusal, 403, "origin_not_allowed", NULL,
                          "pages of other origins may not ask; the option --cors allows one");

@@ -410,14 +410,16 @@ static bool raw_prompt(pm_job *job, const json_t *value, pm_prompt *out, pm_refu
 static bool make_prompts(pm_job *job, pm_refusal *refusal)
 {
     const json_t *prompt = job->ask.prompt;
-    bool chat = job->dialect->chat, many = json_is_array(prompt) && !is_ids(prompt);
+    bool chat = job->dialect->chat, many = !chat && json_is_array(prompt) && !is_ids(prompt);
+    size_t most = (size_t)(job->server->options.queue ? job->server->options.queue : PM_QUEUE);
+    most = most < PM_CHOICES_MAX ? most : PM_CHOICES_MAX;
     size_t n = many ? json_array_size(prompt) : 1;
     if (!chat && (!prompt || n == 0 || (!json_is_string(prompt) && !json_is_array(prompt))))
         return pm_refuse(refusal, 400, "invalid_type", "prompt",
                          "'prompt' must be a text, a list of token ids, or a list of these");
-    if (n * (size_t)job->ask.n > PM_CHOICES_MAX)
-        return pm_refuse(refusal, 400, "invalid_value", many ? "prompt" : "n", "%zu answers are more than %d",
-                         n * (size_t)job->ask.n, PM_CHOICES_MAX);
+    if (n * (size_t)job->ask.n > most)
+        return pm_refuse(refusal, 400, "invalid_value", many ? "prompt" : "n",
+                         "%zu answers are more than the %zu that a request may ask for", n * (size_t)job->ask.n, most);
     job->prompts = calloc(n, sizeof(*job->prompts));
     if (!job->prompts)
         return pm_refuse(refusal, 500, NULL, NULL, "out of memory");

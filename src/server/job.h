@@ -8,7 +8,11 @@
 
 #include "exchange.h"
 
-enum { PM_STOP_MAX = 16, PM_CHOICES_MAX = 128 };
+enum {
+    PM_STOP_MAX = 16,
+    PM_CHOICES_MAX = 128, /* answers to a request; no more than may wait either */
+    PM_QUEUE = 64         /* default of pm_scheduler_options.queue */
+};
 
 /* How much a model may use its tools. */
 typedef enum pm_tool_use { PM_TOOLS_AUTO, PM_TOOLS_NONE, PM_TOOLS_REQUIRED } pm_tool_use;

@@ -80,7 +80,8 @@ int pm_listen(pm_server *server, pm_error *err)
         return status;
     if (getsockname(fd, (struct sockaddr *)&address, &size) != 0)
         return fail(err, PM_ERR_IO, "the socket that was handed over is none: %s", strerror(errno));
-    if (!is_local(&address) && !server->n_keys && !server->options.no_auth) {
+    server->local = is_local(&address);
+    if (!server->local && !server->n_keys && !server->options.no_auth) {
         close(fd);
         return fail(err, PM_ERR_INVALID,
                     "others could ask on '%.128s' too: give --api-key-file, or --no-auth if anybody may",

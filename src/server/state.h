@@ -31,6 +31,7 @@ struct pm_server {
     size_t n_keys;
     char listening[256]; /* the address, as a URL */
     int listener;        /* socket */
+    bool local;          /* it is of this machine only */
     struct MHD_Daemon *daemon;
     struct pm_guest *guests; /* connections, see http.c */
     pthread_mutex_t guests_lock;

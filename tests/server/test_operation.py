@@ -30,7 +30,7 @@ def connect(daemon):
 
 
 def head(path, *headers, method="POST"):
-    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: x", *headers, "", ""]).encode()
+    return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: localhost", *headers, "", ""]).encode()
 
 
 def post(body, path=CHAT, *headers):
@@ -280,6 +280,25 @@ def test_pages_of_other_origins(guarded, server):
         assert daemon.request(CHAT, body, headers={"Origin": daemon.url})[0] == 200
 
 
+def test_names_of_others(guarded, server):
+    """A page whose name leads here is told from one that comes from here; a key lets anybody in."""
+    body = {"messages": QUESTION, "max_tokens": 1}
+    port = server.url.rsplit(":", 1)[1]
+    for host in "evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", "[::2]", "1.2.3.4":
+        status, _, answer = server.request(CHAT, body, headers={"Host": host, "Origin": f"http://{host}"})
+        assert (status, json.loads(answer)["error"]["code"]) == (403, "host_not_allowed"), host
+        assert server.request("/v1/models", headers={"Host": host})[0] == 403
+    for host in "localhost", f"LOCALHOST:{port}", "127.0.0.1", "127.1.2.3:1", "[::1]:80":
+        assert server.request(CHAT, body, headers={"Host": host})[0] == 200, host
+    assert server.request(CHAT, body, headers={"Origin": "x://" + server.url[7:]})[0] == 403
+    assert guarded.request(CHAT, body, headers={"Host": "gateway.example"})[0] == 200
+
+
+def test_more_answers_than_may_wait(server):
+    status, _, answer = server.request(CHAT, {"messages": QUESTION, "max_tokens": 1, "n": 128})
+    assert (status, json.loads(answer)["error"]["param"]) == (400, "n") and b"64" in answer
+
+
 def memory(daemon):
     """Resident bytes."""
     text = open(f"/proc/{daemon.process.pid}/status").read()
@@ -330,7 +349,7 @@ def leave(sock, abruptly):
 
 def long_prompt():
     """Takes a second or more to read, and begins as none before."""
-    return [{"role": "user", "content": f"{time.monotonic_ns()} " + "dog " * 8_000}]
+    return [{"role": "user", "content": f"{time.monotonic_ns()} " + "dog " * 30_000}]
 
 
 @pytest.mark.parametrize("stream", [False, True])

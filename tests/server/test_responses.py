@@ -245,3 +245,9 @@ def test_bad_input_is_named(speaker, items, words):
 def test_missing_input(speaker):
     status, _, body = speaker.request("/v1/responses", {})
     assert status == 400 and "'input'" in json.loads(body)["error"]["message"]
+
+
+def test_a_long_conversation(ask):
+    """As agents send it again with every turn."""
+    items = [{"role": ("user", "assistant")[i % 2], "content": "a"} for i in range(300)]
+    assert ask([*items, {"role": "user", "content": "text"}], max_output_tokens=1).usage.input_tokens > 300

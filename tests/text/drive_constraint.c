@@ -1,10 +1,10 @@
 /* Answers held to constraints, for pytest, by the public header only.
  *
- * Argument: the directory of a model. JSON lines on stdin: {"schema", "json_object", "tools", "function", "parallel"} as
- * in pm_constraint_options; {"prompt", "reasoning"}: a text, and whether it left a reasoning block open; {"temperature",
- * "seed", "max_tokens", "bias": [[id, bias], ...]}; "answers": how many, of seeds that count up; "together": by a
- * scheduler. For each an answer line [{"text", "finish", "ids", "logprobs", "message"}, ...], where message is what
- * pm_parse_message makes of the text, or {"error", "code"}. */
+ * Argument: the directory of a model. JSON lines on stdin: {"schema", "json_object", "tools", "function", "parallel"}
+ * as in pm_constraint_options; {"prompt", "reasoning"}: a text, and whether it left a reasoning block open;
+ * {"temperature", "seed", "max_tokens", "bias": [[id, bias], ...]}; "answers": how many, of seeds that count up;
+ * "together": by a scheduler. For each an answer line [{"text", "finish", "ids", "logprobs", "message"}, ...], where
+ * message is what pm_parse_message makes of the text, or {"error", "code"}. */
 #include "polymath.h"
 
 #include <jansson.h>
