@@ -4,6 +4,7 @@
 
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const pm_family *const families[] = {
@@ -165,6 +166,18 @@ static int check_numbers(const pm_config *config, const char *field, const json_
                  : pm_fail(err, PM_ERR_FORMAT, "%s: %s is not a list of numbers of layers", config->path, field);
 }
 
+/* Takes a range such as "2..64" apart; false when it is none. */
+static bool read_range(const char *text, int *low, int *high)
+{
+    char *end;
+    long first = strtol(text, &end, 10);
+    if (end == text || strncmp(end, "..", 2) != 0)
+        return false;
+    *low = (int)first;
+    *high = (int)strtol(end + 2, NULL, 10);
+    return true;
+}
+
 static int check_value(const pm_config *config, const char *model_type, const pm_gate_rule *rule, pm_error *err)
 {
     char spelt[128], values[256] = "leaving it out";
@@ -174,7 +187,7 @@ static int check_value(const pm_config *config, const char *model_type, const pm
         return PM_OK;
     if (strcmp(rule->allowed, "[#") == 0)
         return check_numbers(config, rule->field, value, err);
-    if (sscanf(rule->allowed, "%d..%d", &low, &high) == 2) {
+    if (read_range(rule->allowed, &low, &high)) {
         int status = pm_config_int(config, rule->field, INT_MIN, INT_MAX, &number, err);
         if (status != PM_OK || (number >= low && number <= high))
             return status;

@@ -136,11 +136,11 @@ static void find_depths(depths *d)
     for (size_t i = 1; i < grammar->n_nodes; i++)
         if (grammar->nodes[i].kind == PM_NODE_RETURN)
             take_later(d, (int32_t)i, 0);
-    for (uint8_t depth = 0; depth < LISTS; depth++) {
+    for (int depth = 0; depth < LISTS; depth++) {
         while (d->list[depth] >= 0) {
             int32_t node = d->list[depth];
             d->list[depth] = d->next[node];
-            tell(d, d->users[node], depth);
+            tell(d, d->users[node], (uint8_t)depth);
             for (int32_t rule = d->starts[node]; rule >= 0; rule = d->more[rule]) {
                 bool nests = grammar->rules[rule].nests && depth < BEYOND;
                 grammar->rules[rule].depth = (uint8_t)(depth + nests);
