@@ -16,25 +16,47 @@ static bool has_role(const json_t *message, const char *role)
     return own && strcmp(own, role) == 0;
 }
 
-/* A text after another one, both as they are but for what is between; NULL without memory. */
-static json_t *joined(const json_t *first, const char *separator, const char *text, size_t len)
+/* Puts the growing text where it belongs. */
+static void put_text(pm_talk *talk)
 {
-    pm_str whole = {0};
-    pm_str_add(&whole, json_string_value(first), json_string_length(first));
-    if (whole.len && len)
-        pm_str_text(&whole, separator);
-    pm_str_add(&whole, text, len);
-    json_t *value = whole.failed ? NULL : json_stringn(whole.data ? whole.data : "", whole.len);
-    pm_str_free(&whole);
-    return value;
+    if (talk->growing) {
+        json_t *value = talk->text.failed ? NULL : json_stringn(talk->text.data ? talk->text.data : "", talk->text.len);
+        talk->failed |= json_object_set_new(talk->growing, talk->member, value) != 0;
+    }
+    talk->growing = NULL;
+    talk->text.len = 0;
+}
+
+void pm_talk_extend(pm_talk *talk, json_t *message, const char *member, const char *separator, const char *text,
+                    size_t len)
+{
+    talk->failed |= !message || !text;
+    if (talk->failed)
+        return;
+    if (talk->growing != message || strcmp(talk->member, member) != 0) {
+        put_text(talk);
+        const json_t *before = json_object_get(message, member);
+        pm_str_add(&talk->text, json_string_value(before), json_string_length(before));
+        talk->growing = message;
+        talk->member = member;
+    }
+    if (talk->text.len && len)
+        pm_str_text(&talk->text, separator);
+    pm_str_add(&talk->text, text, len);
+}
+
+bool pm_talk_end(pm_talk *talk)
+{
+    put_text(talk);
+    pm_str_free(&talk->text);
+    return !talk->failed;
 }
 
 void pm_talk_system(pm_talk *talk, const char *text, size_t len)
 {
     json_t *first = json_array_get(talk->messages, 0);
     if (first && has_role(first, "system") && json_array_size(talk->messages) == 1)
-        talk->failed |=
-            json_object_set_new(first, "content", joined(json_object_get(first, "content"), "\n\n", text, len)) != 0;
+        pm_talk_extend(talk, first, "content", "\n\n", text, len);
     else
         pm_talk_add(talk, "system", json_stringn(text, len));
 }
@@ -47,31 +69,28 @@ static json_t *turn_of(pm_talk *talk)
     return talk->turn;
 }
 
-static bool has_content(const json_t *turn)
+static bool has_content(const pm_talk *talk)
 {
-    return json_string_length(json_object_get(turn, "content")) > 0 || json_object_get(turn, "tool_calls");
+    const json_t *turn = talk->turn;
+    bool grows = talk->growing == turn && strcmp(talk->member, "content") == 0;
+    return (grows ? talk->text.len : json_string_length(json_object_get(turn, "content"))) > 0 ||
+           json_object_get(turn, "tool_calls");
 }
 
 void pm_talk_reasoning(pm_talk *talk, json_t *text)
 {
-    if (talk->turn && has_content(talk->turn))
+    if (talk->turn && has_content(talk))
         talk->turn = NULL;
     json_t *turn = turn_of(talk);
-    json_t *before = json_object_get(turn, "reasoning_content");
-    if (before) {
-        json_t *both = joined(before, "\n", json_string_value(text), json_string_length(text));
-        json_decref(text);
-        text = both;
-    }
-    talk->failed |= json_object_set_new(turn, "reasoning_content", text) != 0;
+    pm_talk_extend(talk, turn, "reasoning_content", "\n", json_string_value(text), json_string_length(text));
+    json_decref(text);
 }
 
 void pm_talk_answer(pm_talk *talk, json_t *text)
 {
     json_t *turn = turn_of(talk);
-    json_t *both = joined(json_object_get(turn, "content"), "\n", json_string_value(text), json_string_length(text));
+    pm_talk_extend(talk, turn, "content", "\n", json_string_value(text), json_string_length(text));
     json_decref(text);
-    talk->failed |= json_object_set_new(turn, "content", both) != 0;
 }
 
 void pm_talk_call(pm_talk *talk, const char *id, const char *name, json_t *arguments)

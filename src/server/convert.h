@@ -3,13 +3,25 @@
 #define PM_CONVERT_H
 
 #include "exchange.h"
+#include "str.h"
 
 /* Messages in the making. `failed` stays set once memory ran out. */
 typedef struct pm_talk {
     json_t *messages;
     json_t *turn; /* the assistant's, to which calls and text may still be added; borrowed */
     bool failed;
+    /* A text that grows piece by piece: it becomes this member of the message when another begins, or at the end. */
+    json_t *growing; /* borrowed; NULL: none */
+    const char *member;
+    pm_str text;
 } pm_talk;
+
+/* Adds text to a member of one of the messages, after the separator where there is text already. */
+void pm_talk_extend(pm_talk *talk, json_t *message, const char *member, const char *separator, const char *text,
+                    size_t len);
+
+/* The messages are complete; false where memory ran out. To be called whatever has happened. */
+bool pm_talk_end(pm_talk *talk);
 
 /* Appends a message, whose content is taken over. */
 void pm_talk_add(pm_talk *talk, const char *role, json_t *content);

@@ -127,8 +127,7 @@ static bool take_user_text(const block *one)
         pm_talk_add(one->talk, "user", copy_text(text));
         return true;
     }
-    json_t *both = json_sprintf("%s\n%s", json_string_value(json_object_get(last, "content")), json_string_value(text));
-    one->talk->failed |= json_object_set_new(last, "content", both) != 0;
+    pm_talk_extend(one->talk, last, "content", "\n", json_string_value(text), json_string_length(text));
     return true;
 }
 
@@ -268,10 +267,11 @@ static bool convert(pm_job *job, pm_refusal *refusal)
     pm_ask *ask = &job->ask;
     pm_talk talk = {.messages = json_array()};
     bool fine = talk.messages && json_object_set_new(job->body, "chat_messages", talk.messages) == 0;
-    if (fine && !take_messages(ask, &talk, refusal))
-        return false;
-    if (!fine || talk.failed)
+    bool taken = fine && take_messages(ask, &talk, refusal);
+    if (!pm_talk_end(&talk) || !fine)
         return pm_refuse(refusal, 500, NULL, NULL, "out of memory");
+    if (!taken)
+        return false;
     ask->messages = talk.messages;
     if (ask->tools) {
         json_t *tools = pm_convert_tools(ask->tools, "custom", "input_schema", refusal);

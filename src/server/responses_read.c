@@ -233,10 +233,11 @@ bool pm_responses_read(pm_job *job, pm_refusal *refusal)
     pm_ask *ask = &job->ask;
     pm_talk talk = {.messages = json_array()};
     bool fine = talk.messages && json_object_set_new(job->body, "messages", talk.messages) == 0;
-    if (fine && !take_input(ask, &talk, refusal))
-        return false;
-    if (!fine || talk.failed)
+    bool taken = fine && take_input(ask, &talk, refusal);
+    if (!pm_talk_end(&talk) || !fine)
         return pm_refuse(refusal, 500, NULL, NULL, "out of memory");
+    if (!taken)
+        return false;
     ask->messages = talk.messages;
     if (ask->tools) {
         json_t *tools = pm_convert_tools(ask->tools, "function", "parameters", refusal);

@@ -299,6 +299,27 @@ def test_more_answers_than_may_wait(server):
     assert (status, json.loads(answer)["error"]["param"]) == (400, "n") and b"64" in answer
 
 
+MANY = 20_000
+
+
+@pytest.mark.parametrize(
+    "path, body",
+    [
+        ("/v1/messages", {"max_tokens": 1, "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}] * MANY}]}),
+        ("/v1/messages", {"max_tokens": 1, "messages": QUESTION, "system": [{"type": "text", "text": "a"}] * MANY}),
+        ("/v1/responses", {"input": [{"role": "assistant", "content": "a"}] * MANY}),
+        ("/v1/responses", {"input": [{"role": "system", "content": "a"}] * MANY}),
+    ],
+    ids=["user", "system", "assistant-items", "system-items"],
+)
+def test_many_pieces(server, path, body):
+    """They do not fit the context, which is said before long."""
+    start = time.monotonic()
+    status, _, answer = server.request(path, body)
+    assert status == 400 and b"context" in answer
+    assert time.monotonic() - start < 5
+
+
 def memory(daemon):
     """Resident bytes."""
     text = open(f"/proc/{daemon.process.pid}/status").read()
