@@ -93,7 +93,7 @@ static const struct option {
     [PM_OPT_CORS] = {"--cors", "ORIGIN", TEXT, SERVE, 0, 0,
                      "let web pages of ORIGIN, such as https://example.org, ask; *: those of any"},
     [PM_OPT_MAX_BODY] = {"--max-body", "SIZE", SIZE, SERVE, 1, (double)(1 << 30),
-                         "bytes of a request, at most (default: 32M)"},
+                         "bytes of a request, at most (default: 8M)"},
     [PM_OPT_TIMEOUT] =
         {"--timeout", "SECONDS", NUMBER, SERVE | CHAT | BENCH, 1, 86400,
          "give up a connection on which the other side does nothing for so long (default: 60; with --url: 600)"},

@@ -36,7 +36,7 @@ static void settle_options(pm_server *server, const pm_serve_options *options)
     pm_serve_options *chosen = &server->options;
     *chosen = *options;
     chosen->host = chosen->host ? chosen->host : "127.0.0.1";
-    chosen->max_body = chosen->max_body ? chosen->max_body : (size_t)32 << 20;
+    chosen->max_body = chosen->max_body ? chosen->max_body : (size_t)8 << 20;
     chosen->timeout = chosen->timeout > 0 ? chosen->timeout : 60;
     if (chosen->alias)
         snprintf(server->name, sizeof(server->name), "%s", chosen->alias);

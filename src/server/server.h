@@ -26,7 +26,7 @@ typedef struct pm_serve_options {
     const char *api_key_file; /* a key a line; NULL: everybody may ask */
     bool no_auth;             /* without keys, answer on other addresses than those of this machine too */
     const char *cors;         /* an origin whose pages may ask, or "*"; NULL: none */
-    size_t max_body;          /* bytes of a request, at most; 0: 32 MiB */
+    size_t max_body;          /* bytes of a request, at most; 0: 8 MiB */
     double timeout;           /* seconds in which a client must send a request or take some of the answer; 0: 60 */
     const char *log_file;     /* NULL: stderr */
     bool log_json;
