@@ -287,12 +287,14 @@ static json_t *answer(const json_t *line)
         status = time_masks(&l, timed, first, &err);
     if (timed && status == PM_OK)
         status = time_masks(&l, timed, again, &err);
-    out = status == PM_OK ? json_pack("{s:O, s:O, s:O, s:o, s:o}", "answers", answers, "accepted", accepted, "calls",
+    out = status == PM_OK ? json_pack("{s:O, s:O, s:O, s:O, s:O}", "answers", answers, "accepted", accepted, "calls",
                                       calls, "first", first, "again", again)
                           : failure(&err);
     json_decref(answers);
     json_decref(accepted);
     json_decref(calls);
+    json_decref(first);
+    json_decref(again);
     unmake(&l);
     json_decref(schema);
     json_decref(tools);
