@@ -261,8 +261,6 @@ static json_t *answer(const json_t *line)
     language l = {0};
     pm_error err = {0};
     size_t i;
-    if (json_object_get(line, "keywords"))
-        return tables();
     int status = PM_OK;
     if (schema_text)
         status = pm_json_text("schema", schema_text, strlen(schema_text), &schema, &err);
@@ -317,7 +315,9 @@ int main(int argc, char **argv)
     status = kinds ? pm_vocabulary_new(&vocabulary, tokenizer, kinds, vocab, &err) : PM_ERR_MEMORY;
     free(kinds);
     for (ssize_t n; !status && (n = getline(&line, &cap, stdin)) > 0;) {
-        json_t *in = json_loadb(line, (size_t)n, JSON_ALLOW_NUL, NULL), *out = in ? answer(in) : NULL;
+        json_t *in = json_loadb(line, (size_t)n, JSON_ALLOW_NUL, NULL), *out = NULL;
+        if (in)
+            out = json_object_get(in, "keywords") ? tables() : answer(in);
         status = !out || json_dumpf(out, stdout, JSON_COMPACT) != 0;
         putchar('\n');
         fflush(stdout);
