@@ -146,8 +146,26 @@ static bool dump(const json_t *value, const char **out)
     return !value || *out;
 }
 
+/* An answer that only calls has no content, and clients send it back so; half of all templates need one. */
+static bool fill_contents(const json_t *messages)
+{
+    size_t i;
+    json_t *message;
+    json_array_foreach((json_t *)messages, i, message)
+    {
+        const json_t *content = json_object_get(message, "content");
+        bool empty = !content || json_is_null(content);
+        if (empty && json_array_size(json_object_get(message, "tool_calls")) &&
+            json_object_set_new(message, "content", json_string("")) != 0)
+            return false;
+    }
+    return true;
+}
+
 bool pm_ask_chat(const pm_ask *ask, pm_chat *out, pm_refusal *refusal)
 {
+    if (!fill_contents(ask->messages))
+        return pm_refuse(refusal, 500, NULL, NULL, "out of memory");
     bool tools = ask->tool_use != PM_TOOLS_NONE && json_array_size(ask->tools) > 0;
     *out = (pm_chat){.no_generation_prompt = ask->no_generation_prompt};
     if (!ask->messages)

@@ -299,6 +299,22 @@ def test_more_answers_than_may_wait(server):
     assert (status, json.loads(answer)["error"]["param"]) == (400, "n") and b"64" in answer
 
 
+def test_calls_without_content(polymath, bundled, tmp_path):
+    """An answer that only calls comes back with a content of null, also to a template that needs one."""
+    model = copy_model(bundled, tmp_path / "model")
+    template = "{% for m in messages %}{{ m.role + ': ' + m.content + '\n' }}{% endfor %}"
+    (model / "chat_template.jinja").write_text(template)
+    calls = [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    with Daemon(polymath, model, "--alias", "default") as daemon:
+        for content in {"content": None}, {}, {"content": ""}:
+            history = [*QUESTION, {"role": "assistant", **content, "tool_calls": calls},
+                       {"role": "tool", "tool_call_id": "a", "content": "3"}]  # fmt: skip
+            status, _, answer = daemon.request("/apply-template", {"messages": history})
+            assert status == 200 and "assistant: \ntool: 3" in json.loads(answer)["prompt"], answer
+            status, _, answer = daemon.request(CHAT, {"messages": history, "max_tokens": 1})
+            assert status == 200, answer
+
+
 MANY = 20_000
 
 
