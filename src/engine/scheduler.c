@@ -428,7 +428,6 @@ static void take_up(pm_request *request)
     request->cost =
         (pm_sync_stats){.reused = request->session->length, .computed = request->n_prompt - request->session->length};
     scheduler->info.reused += request->cost.reused;
-    scheduler->info.computed += request->cost.computed;
 }
 
 /* Asks the disk for a request's timeline, once. PM_EVICT_DONE: it is to wait for one; PM_EVICT_NONE: there is none. */
@@ -585,14 +584,13 @@ static struct load prepare(pm_scheduler *scheduler)
     return load;
 }
 
-/* Tells requests whose prompt is being read how far it is. */
-static void tell_progress(const pm_scheduler *scheduler)
+/* Counts what a step has read of a prompt, and tells its request how far it is. */
+static void tell_progress(pm_scheduler *scheduler, const pm_request *request)
 {
-    for (int i = 0; i < scheduler->n_live; i++) {
-        const pm_request *request = scheduler->live[i];
-        if (request->options.on_prompt && !request->read && request->session->task.done)
-            request->options.on_prompt(request->options.user, request->session->length, request->n_prompt);
-    }
+    size_t done = request->read ? 0 : request->session->task.done;
+    scheduler->info.computed += done;
+    if (done && request->options.on_prompt)
+        request->options.on_prompt(request->options.user, request->session->length, request->n_prompt);
 }
 
 /* Learns from how long a step took, with so many tokens of prompts beside so many answers, what those cost, and how
@@ -625,14 +623,17 @@ static void compute(pm_scheduler *scheduler, struct load load)
     double start = pm_now();
     if (pm_run_step(engine, scheduler->work, n, &computed, &err) == PM_OK) {
         adapt(scheduler, (size_t)(computed - load.writing), (size_t)load.writing, pm_now() - start);
-        tell_progress(scheduler);
+        for (int i = 0; i < n; i++)
+            tell_progress(scheduler, scheduler->live[i]);
         return;
     }
     for (int i = n - 1; i >= 0; i--) {
         pm_request *request = scheduler->live[i];
         set_task(request, scheduler->piece);
         int status = pm_run_step(engine, &scheduler->work[i], 1, &computed, &err);
-        if (status != PM_OK)
+        if (status == PM_OK)
+            tell_progress(scheduler, request);
+        else
             end(request, status, &err);
     }
 }

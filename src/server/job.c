@@ -3,6 +3,7 @@
 #include "constrain.h"
 #include "fields.h"
 #include "state.h"
+#include "worker.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -319,6 +320,7 @@ static void on_end(void *user, int status, const pm_error *err, pm_result *resul
     pm_job *job = choice->job;
     pm_refusal refusal;
     choice->done = true;
+    pm_worker_publish(job->server); /* before it is sent: who has the answer finds it counted */
     if (status == PM_OK) {
         settle(choice, result);
     } else {

@@ -33,8 +33,7 @@ static void wait_for(int bell, int milliseconds)
 
 /* ---- loading ---- */
 
-/* Tells HTTP's thread how things are. */
-static void publish(pm_server *server)
+void pm_worker_publish(pm_server *server)
 {
     pm_scheduler_info info;
     pm_scheduler_describe(server->scheduler, &info);
@@ -85,7 +84,7 @@ static int load(pm_server *server, pm_error *err)
     pthread_mutex_lock(&server->lock);
     server->gauges.model = info;
     pthread_mutex_unlock(&server->lock);
-    publish(server);
+    pm_worker_publish(server);
     pm_log_say(&server->log, "%s: %s, %s, context %d, %s, %.0f MiB for timelines; loaded in %.2f s", server->name,
                info.family, info.formats, info.ctx, info.device, (double)chosen.cache_bytes / (1 << 20),
                pm_clock() - start);
@@ -201,7 +200,7 @@ static void serve(pm_server *server)
             break;
         if (!pm_scheduler_step(server->scheduler))
             wait_for(server->wake, -1);
-        publish(server);
+        pm_worker_publish(server);
     }
     give_up(server);
 }

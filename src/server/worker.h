@@ -10,6 +10,9 @@ bool pm_worker_start(pm_server *server);
 /* Hands over an exchange (with a reference) whose route's `work` is called on the engine's thread. */
 void pm_worker_take(pm_server *server, pm_exchange *exchange);
 
+/* Tells HTTP's thread how things are: between steps, or while one ends a request (on the engine's thread). */
+void pm_worker_publish(pm_server *server);
+
 /* Ends the thread: requests that are being answered have until `deadline` (pm_clock), then they are refused. */
 void pm_worker_stop(pm_server *server, double deadline);
 void pm_worker_join(pm_server *server);

@@ -384,9 +384,12 @@ def leave(sock, abruptly):
     sock.close()
 
 
+LONG_PROMPT = 8_000  # tokens
+
+
 def long_prompt():
     """Takes a second or more to read, and begins as none before."""
-    return [{"role": "user", "content": f"{time.monotonic_ns()} " + "dog " * 8_000}]
+    return [{"role": "user", "content": f"{time.monotonic_ns()} " + "dog " * LONG_PROMPT}]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -394,18 +397,30 @@ def long_prompt():
 @pytest.mark.parametrize("stage", ["prefill", "decode"])
 def test_clients_that_leave(tireless, stage, stream, abruptly):
     """K8: the place is free again within a step, every time."""
-    for _ in range(4 if stage == "decode" else 1):
+    for i in range(4):
+        computed, sampled = tireless.metric("computed_tokens_total"), tireless.metric("sampled_tokens_total")
         sock = connect(tireless)
         sock.sendall(post({"messages": long_prompt() if stage == "prefill" else QUESTION, "stream": stream}))
         wait_until(lambda: tireless.metric("live") == 1)
-        before = tireless.metric("sampled_tokens_total")  # now that the request before is counted
         if stage == "decode":
-            wait_until(lambda: tireless.metric("sampled_tokens_total") > before + 3)
+            wait_until(lambda: tireless.metric("sampled_tokens_total") > sampled + 3)
         leave(sock, abruptly)
         wait_until(lambda: idle(tireless))
-        # Whoever had read all of the long prompt would have said something.
-        assert stage == "decode" or tireless.metric("sampled_tokens_total") == before
+        # Most of the prompt is left unread, unless the machine has kept this test waiting: then again.
+        if stage == "prefill" and tireless.metric("computed_tokens_total") - computed < LONG_PROMPT / 2:
+            break
+        assert stage == "decode" or i < 3
     assert alive(tireless)
+
+
+def test_whoever_has_an_answer_finds_it_counted(server):
+    def counted():
+        return server.metric("sampled_tokens_total"), server.metric("live"), server.metric("kept") > 0
+
+    sampled = server.metric("sampled_tokens_total")
+    for i in range(1, 30):
+        assert alive(server)
+        assert counted() == (sampled + 3 * i, 0, True)
 
 
 def test_clients_that_leave_the_queue_and_a_full_queue(tireless):
