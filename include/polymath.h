@@ -77,7 +77,15 @@ typedef enum pm_kv_type { PM_KV_F16, PM_KV_F32, PM_KV_Q8 } pm_kv_type;
 /* How the activations that meet quantised weights (affine, mxfp4, nvfp4) are rounded: to 16 or to 8 bits, with a scale
  * for each group of the weights. Weights of other formats meet f32 activations in both. */
 typedef enum pm_precision { PM_PRECISION_EXACT, PM_PRECISION_FAST } pm_precision;
-typedef enum pm_simd { PM_SIMD_BEST, PM_SIMD_SCALAR, PM_SIMD_AVX2, PM_SIMD_AVX512 } pm_simd;
+typedef enum pm_simd {
+    PM_SIMD_BEST,
+    PM_SIMD_SCALAR,
+    PM_SIMD_AVX2, /* x86-64 */
+    PM_SIMD_AVX512,
+    PM_SIMD_NEON, /* 64-bit ARM: what all of them have, */
+    PM_SIMD_DOT,  /* with the instruction SDOT, */
+    PM_SIMD_I8MM  /* and with SMMLA */
+} pm_simd;
 
 /* Zero-initialised is the default of every field. */
 typedef struct pm_engine_options {

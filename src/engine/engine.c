@@ -169,7 +169,7 @@ static int check_options(const char *dir, const pm_engine_options *options, pm_e
         return pm_fail(err, PM_ERR_INVALID, "kv_type is %d, not one of pm_kv_type", (int)options->kv_type);
     if (options->precision != PM_PRECISION_EXACT && options->precision != PM_PRECISION_FAST)
         return pm_fail(err, PM_ERR_INVALID, "precision is %d, not one of pm_precision", (int)options->precision);
-    if ((unsigned)options->simd > PM_SIMD_AVX512)
+    if ((unsigned)options->simd > PM_SIMD_I8MM)
         return pm_fail(err, PM_ERR_INVALID, "simd is %d, not one of pm_simd", (int)options->simd);
     return PM_OK;
 }

@@ -254,7 +254,17 @@ static inline pm_backend *backend_new(int threads, pm_simd simd)
 static const struct {
     pm_simd simd;
     const char *name;
-} levels[] = {{PM_SIMD_SCALAR, "scalar"}, {PM_SIMD_AVX2, "AVX2"}, {PM_SIMD_AVX512, "AVX-512"}};
+} levels[] = {
+    {PM_SIMD_SCALAR, "scalar"},
+#if defined(__aarch64__)
+    {PM_SIMD_NEON, "NEON"},
+    {PM_SIMD_DOT, "NEON with SDOT"},
+    {PM_SIMD_I8MM, "NEON with SMMLA"},
+#else
+    {PM_SIMD_AVX2, "AVX2"},
+    {PM_SIMD_AVX512, "AVX-512"},
+#endif
+};
 
 enum { TEST_LEVELS = sizeof(levels) / sizeof(levels[0]) };
 

@@ -1,4 +1,4 @@
-/* What the tests of operations share: a random stream, comparisons that say where, the presence of AVX2. */
+/* What the tests of operations share: a random stream, comparisons that say where, the levels of this processor. */
 #ifndef PM_TEST_OPS_H
 #define PM_TEST_OPS_H
 
@@ -59,15 +59,14 @@ static inline void assert_same_bits(const char *what, const float *got, const fl
             fail_msg("%s: element %zu of %zu is %a, expected %a", what, i, n, (double)got[i], (double)want[i]);
 }
 
-/* Says so when AVX2 cannot be tested here. */
-static inline int have_avx2(void)
+/* Whether this processor has the level. */
+static inline bool have_level(pm_simd simd)
 {
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
-        return 1;
-#endif
-    print_message("this processor has no AVX2: only the scalar level is tested\n");
-    return 0;
+    pm_backend *backend = NULL;
+    bool have = pm_backend_cpu_new(&backend, 1, simd, PM_PRECISION_EXACT, NULL) == PM_OK;
+    if (have)
+        backend->ops->free(backend);
+    return have;
 }
 
 /* A CPU backend, which a failure to make ends the test. */
@@ -80,26 +79,29 @@ static inline pm_backend *cpu_backend(int threads, pm_simd simd)
     return backend;
 }
 
-/* Levels and threads under which every result must be the same bits; the first is the reference. */
+/* Levels and threads under which every result must be the same bits; the first is the reference. A processor that has a
+ * level has those before it. */
 static const struct {
     int threads;
     pm_simd simd;
-} settings[] = {{1, PM_SIMD_SCALAR}, {2, PM_SIMD_SCALAR}, {5, PM_SIMD_SCALAR}, {1, PM_SIMD_AVX2},
-                {2, PM_SIMD_AVX2},   {5, PM_SIMD_AVX2},   {1, PM_SIMD_AVX512}, {2, PM_SIMD_AVX512}};
+} settings[] = {
+    {1, PM_SIMD_SCALAR}, {2, PM_SIMD_SCALAR}, {5, PM_SIMD_SCALAR},
+#if defined(__aarch64__)
+    {1, PM_SIMD_NEON},   {2, PM_SIMD_NEON},   {2, PM_SIMD_DOT},    {2, PM_SIMD_I8MM},
+#else
+    {1, PM_SIMD_AVX2},   {2, PM_SIMD_AVX2},   {5, PM_SIMD_AVX2},   {1, PM_SIMD_AVX512}, {2, PM_SIMD_AVX512},
+#endif
+};
 
-enum { SCALAR_SETTINGS = 3, AVX2_SETTINGS = 6, ALL_SETTINGS = 8 };
-
+/* How many of them this processor has; says so when that is not all. */
 static inline int count_settings(void)
 {
-    pm_backend *backend;
-    if (!have_avx2())
-        return SCALAR_SETTINGS;
-    if (pm_backend_cpu_new(&backend, 1, PM_SIMD_AVX512, PM_PRECISION_EXACT, NULL) != PM_OK) {
-        print_message("this processor has no AVX-512: its level is not tested\n");
-        return AVX2_SETTINGS;
-    }
-    backend->ops->free(backend);
-    return ALL_SETTINGS;
+    int n = 0, all = (int)(sizeof(settings) / sizeof(settings[0]));
+    while (n < all && have_level(settings[n].simd))
+        n++;
+    if (n < all)
+        print_message("this processor lacks level %d, which is not tested\n", (int)settings[n].simd);
+    return n;
 }
 
 /* A vector as a cache of the type keeps it. */

@@ -1,11 +1,12 @@
-/* The scalar functions against the C library in double, and the AVX2 forms against the scalar ones, bit for bit. */
+/* The scalar functions against the C library in double, and those of eight lanes against the scalar ones, bit for bit.
+ */
 #include "backend/cpu/math.h"
 #include "ops.h"
 
 #include <float.h>
 
 #if defined(__x86_64__)
-#include <immintrin.h>
+#include <immintrin.h> /* before the options of the compiler change */
 #endif
 
 /* Distance in units of the last place of `want` rounded to f32. */
@@ -128,45 +129,53 @@ static void test_sums(void **state)
     assert_true(pm_sum(x, 33) == 0x1p24f + 2);
 }
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) || defined(__aarch64__)
 
+#if defined(__x86_64__)
 #pragma GCC push_options
 #pragma GCC target("avx2,fma,f16c")
-#include "backend/cpu/math_avx2.h"
+#endif
+#include "backend/cpu/math_lanes.h"
 
-static void compare8(const char *what, const float x[8], __m256 got8, float (*reference)(float))
+static const pm_simd LANES =
+#if defined(__x86_64__)
+    PM_SIMD_AVX2;
+#else
+    PM_SIMD_NEON;
+#endif
+
+static void compare8(const char *what, const float x[8], pm_floats got8, float (*reference)(float))
 {
     float got[8];
-    _mm256_storeu_ps(got, got8);
+    pm_store8(got, got8);
     for (int i = 0; i < 8; i++) {
         float want = reference(x[i]);
         if (memcmp(got + i, &want, sizeof want) != 0)
-            fail_msg("%s(%a): AVX2 %a (%08x), scalar %a (%08x)", what, (double)x[i], (double)got[i], pm_bits(got[i]),
+            fail_msg("%s(%a): lanes %a (%08x), scalar %a (%08x)", what, (double)x[i], (double)got[i], pm_bits(got[i]),
                      (double)want, pm_bits(want));
     }
 }
 
 static void compare_all(const float x[8])
 {
-    __m256 v = _mm256_loadu_ps(x);
+    pm_floats v = pm_load8(x);
     compare8("exp", x, pm_exp8(v), pm_exp);
     compare8("sigmoid", x, pm_sigmoid8(v), pm_sigmoid);
     compare8("silu", x, pm_silu8(v), pm_silu);
     uint16_t half[8];
     float back[8];
-    __m128i converted = _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT);
-    _mm_storeu_si128((__m128i *)half, converted);
-    _mm256_storeu_ps(back, _mm256_cvtph_ps(converted));
+    pm_store_f16x8(half, v);
+    pm_store8(back, pm_load_f16x8(half));
     for (int i = 0; i < 8; i++) {
         assert_int_equal(half[i], pm_to_f16(x[i]));
         assert_int_equal(pm_bits(back[i]), pm_bits(pm_from_f16(half[i])));
     }
 }
 
-static void test_avx2_functions(void **state)
+static void test_lanes_functions(void **state)
 {
     (void)state;
-    if (!have_avx2())
+    if (!have_level(LANES))
         return;
     float x[8];
     for (size_t i = 0; i < sizeof special / sizeof *special; i++) {
@@ -188,23 +197,23 @@ static void test_avx2_functions(void **state)
     for (uint32_t h = 0; h < 0x10000; h += 8) {
         for (uint32_t j = 0; j < 8; j++)
             half[j] = (uint16_t)(h + j);
-        _mm256_storeu_ps(back, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)half)));
+        pm_store8(back, pm_load_f16x8(half));
         for (int j = 0; j < 8; j++)
             assert_int_equal(pm_bits(back[j]), pm_bits(pm_from_f16(half[j])));
     }
 }
 
-static void test_avx2_sums(void **state)
+static void test_lanes_sums(void **state)
 {
     (void)state;
-    if (!have_avx2())
+    if (!have_level(LANES))
         return;
     uint64_t seed = 4;
     for (int n = 0; n < 300; n++) {
         float *a = random_array(&seed, (size_t)n, n % 7 ? 1 : 1e-30f),
               *b = random_array(&seed, (size_t)n, n % 5 ? 1 : 1e-30f);
-        assert_same_bits("dot", &(float){pm_dot_avx2(a, b, n)}, &(float){pm_dot(a, b, n)}, 1);
-        assert_same_bits("sum", &(float){pm_sum_avx2(a, n)}, &(float){pm_sum(a, n)}, 1);
+        assert_same_bits("dot", &(float){pm_dot_lanes(a, b, n)}, &(float){pm_dot(a, b, n)}, 1);
+        assert_same_bits("sum", &(float){pm_sum_lanes(a, n)}, &(float){pm_sum(a, n)}, 1);
         free(a);
         free(b);
     }
@@ -214,10 +223,12 @@ static void test_avx2_sums(void **state)
         b[i] = -1e-30f;
     }
     for (int n = 1; n <= 17; n++)
-        assert_same_bits("dot", &(float){pm_dot_avx2(a, b, n)}, &(float){pm_dot(a, b, n)}, 1);
+        assert_same_bits("dot", &(float){pm_dot_lanes(a, b, n)}, &(float){pm_dot(a, b, n)}, 1);
 }
 
+#if defined(__x86_64__)
 #pragma GCC pop_options
+#endif
 
 #endif
 
@@ -229,9 +240,9 @@ int main(void)
         cmocka_unit_test(test_sincos),
         cmocka_unit_test(test_f16),
         cmocka_unit_test(test_sums),
-#if defined(__x86_64__)
-        cmocka_unit_test(test_avx2_functions),
-        cmocka_unit_test(test_avx2_sums),
+#if defined(__x86_64__) || defined(__aarch64__)
+        cmocka_unit_test(test_lanes_functions),
+        cmocka_unit_test(test_lanes_sums),
 #endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,24 +2,22 @@
 #include "backend/cpu/mixer.h"
 #include "ops.h"
 
-enum { LONGEST = 200 };
+enum { LONGEST = 200, LEVELS = PM_SIMD_I8MM };
 
 /* The levels that this processor has; the first is the reference. */
-static int levels(const pm_mixer_kernels *out[3])
+static int levels(const pm_mixer_kernels *out[LEVELS])
 {
-    int n = 0, count = count_settings();
-    out[n++] = pm_mixer_kernels_for(PM_SIMD_SCALAR);
-    if (count > SCALAR_SETTINGS)
-        out[n++] = pm_mixer_kernels_for(PM_SIMD_AVX2);
-    if (count > AVX2_SETTINGS)
-        out[n++] = pm_mixer_kernels_for(PM_SIMD_AVX512);
+    int n = 0;
+    for (int simd = PM_SIMD_SCALAR; simd <= PM_SIMD_I8MM; simd++)
+        if (have_level((pm_simd)simd))
+            out[n++] = pm_mixer_kernels_for((pm_simd)simd);
     return n;
 }
 
 /* Packs and unpacks n elements at every level, which must agree and leave what is behind alone; gives the scalar's. */
 static void there_and_back(const float *x, int n, float *back)
 {
-    const pm_mixer_kernels *level[3];
+    const pm_mixer_kernels *level[LEVELS];
     size_t bytes = pm_kv_bytes(PM_KV_Q8, n);
     unsigned char want[LONGEST + 5 * sizeof(float)], have[sizeof(want)];
     int count = levels(level);

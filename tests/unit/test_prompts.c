@@ -111,7 +111,7 @@ static void test_lengths_about_a_step(void **state)
     (void)state;
     for (size_t f = 0; f < PM_COUNT(folders); f++) {
         subject s = subject_new(folders[f]);
-        for (int simd = PM_SIMD_SCALAR; simd <= PM_SIMD_AVX512; simd++)
+        for (int simd = PM_SIMD_SCALAR; simd <= PM_SIMD_I8MM; simd++)
             for (size_t i = 0; i < PM_COUNT(steps); i++) {
                 const int n = steps[i], lengths[] = {n - 1, n, n + 1, 2 * n + 1};
                 pm_engine *engine = open_engine(&s, (pm_simd)simd, n);

@@ -2,7 +2,7 @@
  * is not here is as for AVX2. */
 #if defined(__x86_64__)
 
-#include "backend/cpu/math_avx2.h"
+#include "backend/cpu/math_lanes.h"
 #include "backend/cpu/mixer.h"
 
 enum { ROWS = 8 /* of k side by side */ };
@@ -14,7 +14,7 @@ static inline __mmask16 first_lanes(int n)
 
 static inline float reduce(__m512 p)
 {
-    return pm_reduce16_avx2(_mm512_castps512_ps256(p), _mm512_extractf32x8_ps(p, 1));
+    return pm_reduce16_lanes(_mm512_castps512_ps256(p), _mm512_extractf32x8_ps(p, 1));
 }
 
 static inline __m512 exp16(__m512 x)
@@ -246,26 +246,26 @@ static void mix2_avx512(float *acc, size_t apart, const float *correction, const
 
 const pm_mixer_kernels pm_mixer_avx512 = {
     .columns = 128,
-    .dot = pm_dot_avx2,
+    .dot = pm_dot_lanes,
     .widen = widen_avx512,
-    .narrow = pm_avx2_narrow,
-    .pack = pm_avx2_pack,
+    .narrow = pm_lanes_narrow,
+    .pack = pm_lanes_pack,
     .unpack = unpack_avx512,
     .scores = scores_avx512,
     .scores2 = scores2_avx512,
     .softmax = softmax_avx512,
     .mix = mix_avx512,
     .mix2 = mix2_avx512,
-    .gate = pm_avx2_gate,
-    .sqrt_softplus = pm_avx2_sqrt_softplus,
+    .gate = pm_lanes_gate,
+    .sqrt_softplus = pm_lanes_sqrt_softplus,
     .add_positive = add_positive_avx512,
-    .conv = pm_avx2_conv,
-    .delta_gates = pm_avx2_delta_gates,
-    .delta = pm_avx2_delta,
-    .ssm_gates = pm_avx2_ssm_gates,
-    .ssm = pm_avx2_ssm,
-    .gated_norm = pm_avx2_gated_norm,
-    .compress = pm_avx2_compress,
+    .conv = pm_lanes_conv,
+    .delta_gates = pm_lanes_delta_gates,
+    .delta = pm_lanes_delta,
+    .ssm_gates = pm_lanes_ssm_gates,
+    .ssm = pm_lanes_ssm,
+    .gated_norm = pm_lanes_gated_norm,
+    .compress = pm_lanes_compress,
 };
 
 #endif

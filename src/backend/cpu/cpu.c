@@ -8,6 +8,9 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 enum { ALIGN = 64 };
@@ -15,7 +18,9 @@ enum { ALIGN = 64 };
 /* ---- instruction sets ---- */
 
 static const char *const simd_names[] = {
-    [PM_SIMD_BEST] = "best", [PM_SIMD_SCALAR] = "scalar", [PM_SIMD_AVX2] = "avx2", [PM_SIMD_AVX512] = "avx512"};
+    [PM_SIMD_BEST] = "best",      [PM_SIMD_SCALAR] = "scalar", [PM_SIMD_AVX2] = "avx2",
+    [PM_SIMD_AVX512] = "avx512",  [PM_SIMD_NEON] = "neon",     [PM_SIMD_DOT] = "neon, dot products",
+    [PM_SIMD_I8MM] = "neon, i8mm"};
 
 static bool simd_available(pm_simd simd)
 {
@@ -30,6 +35,13 @@ static bool simd_available(pm_simd simd)
     return simd == PM_SIMD_AVX512 && avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
+#elif defined(__aarch64__)
+    bool dot = false, i8mm = false; /* elsewhere than on Linux nobody has looked yet */
+#if defined(__linux__)
+    dot = getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
+    i8mm = dot && getauxval(AT_HWCAP2) & HWCAP2_I8MM;
+#endif
+    return simd == PM_SIMD_NEON || (simd == PM_SIMD_DOT && dot) || (simd == PM_SIMD_I8MM && i8mm);
 #else
     return false;
 #endif
@@ -37,7 +49,7 @@ static bool simd_available(pm_simd simd)
 
 static pm_simd simd_best(void)
 {
-    pm_simd simd = PM_SIMD_AVX512;
+    pm_simd simd = PM_SIMD_I8MM;
     while (!simd_available(simd))
         simd--;
     return simd;
@@ -50,6 +62,9 @@ const struct pm_matrix_kernels *pm_matrix_kernels_for(pm_simd simd)
         return &pm_matrix_avx512;
     if (simd == PM_SIMD_AVX2)
         return &pm_matrix_avx2;
+#elif defined(__aarch64__)
+    if (simd >= PM_SIMD_NEON)
+        return simd == PM_SIMD_I8MM ? &pm_matrix_i8mm : simd == PM_SIMD_DOT ? &pm_matrix_dot : &pm_matrix_neon;
 #endif
     (void)simd;
     return &pm_matrix_scalar;
@@ -237,7 +252,7 @@ int pm_backend_cpu_new(pm_backend **out, int threads, pm_simd simd, pm_precision
 {
     if (simd == PM_SIMD_BEST)
         simd = simd_best();
-    if ((unsigned)simd > PM_SIMD_AVX512)
+    if ((unsigned)simd > PM_SIMD_I8MM)
         return pm_fail(err, PM_ERR_INVALID, "there is no instruction set %d", (int)simd);
     if (!simd_available(simd))
         return pm_fail(err, PM_ERR_UNSUPPORTED, "this processor does not have the instruction set '%s'",

@@ -106,6 +106,8 @@ typedef struct pm_measure_kernels {
 
 #if defined(__x86_64__)
 extern const pm_measure_kernels pm_measure_avx2, pm_measure_avx512;
+#elif defined(__aarch64__)
+extern const pm_measure_kernels pm_measure_neon, pm_measure_dot, pm_measure_i8mm;
 #endif
 
 /* The tables of kernels for a level. */

@@ -1,31 +1,7 @@
-/* Normalising and quantising rows of x for AVX2. */
+/* Quantising rows of x for AVX2. */
 #if defined(__x86_64__)
 
-#include "backend/cpu/math_avx2.h"
-#include "backend/cpu/matrix.h"
-
-#define INLINE static inline __attribute__((always_inline))
-
-void pm_rms_norm_avx2(const float *x, const float *w, float eps, int n, float *y)
-{
-    float r = pm_rsqrt(pm_dot_avx2(x, x, n) / (float)n + eps);
-    __m256 factor = _mm256_set1_ps(r);
-    int k = 0;
-    for (; k + 8 <= n; k += 8)
-        _mm256_storeu_ps(y + k, _mm256_mul_ps(_mm256_mul_ps(_mm256_loadu_ps(x + k), factor), _mm256_loadu_ps(w + k)));
-    for (; k < n; k++)
-        y[k] = x[k] * r * w[k];
-}
-
-INLINE __m128i fold(__m256i v, bool largest)
-{
-    __m128i a = _mm256_castsi256_si128(v), b = _mm256_extracti128_si256(v, 1);
-    a = largest ? _mm_max_epi32(a, b) : _mm_add_epi32(a, b);
-    b = _mm_unpackhi_epi64(a, a);
-    a = largest ? _mm_max_epi32(a, b) : _mm_add_epi32(a, b);
-    b = _mm_shuffle_epi32(a, 1);
-    return largest ? _mm_max_epi32(a, b) : _mm_add_epi32(a, b);
-}
+#include "backend/cpu/input_lanes.h"
 
 /* 32 integers in natural order to two planes of 16. */
 INLINE void planes2(const int16_t *from, int16_t *to)
@@ -79,35 +55,6 @@ INLINE void to_bytes(const int16_t *from, bool planes, int8_t *to)
         _mm256_storeu_si256((__m256i *)(to + 32 * (planes ? i / 2 + i % 2 * 2 : i)), part[i]);
 }
 
-/* One group in natural order; integers are at most `limit`. */
-INLINE void quantise_group(const float *x, int group, float limit, int16_t *q, float *scale, float *sum,
-                           int32_t *excess)
-{
-    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff);
-    __m256i most = _mm256_setzero_si256(), total = most;
-    for (int k = 0; k < group; k += 8)
-        most = _mm256_max_epi32(most, _mm256_and_si256(_mm256_castps_si256(_mm256_loadu_ps(x + k)), magnitude));
-    uint32_t largest = (uint32_t)_mm_cvtsi128_si32(fold(most, true));
-    if (largest >= 0x7f800000 || largest < pm_bits(PM_Q_FLOOR)) {
-        memset(q, 0, (size_t)group * sizeof(*q));
-        *scale = *sum = largest >= 0x7f800000 ? NAN : 0;
-        *excess = 0;
-        return;
-    }
-    __m256 inv = _mm256_set1_ps(limit / pm_from_bits(largest));
-    for (int k = 0; k < group; k += 16) {
-        __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + k), inv));
-        __m256i b = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + k + 8), inv));
-        total = _mm256_add_epi32(total, _mm256_add_epi32(a, b));
-        __m256i both = _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), _MM_SHUFFLE(3, 1, 2, 0));
-        _mm256_storeu_si256((__m256i *)(q + k), both);
-    }
-    *scale = pm_from_bits(largest) / limit;
-    const int32_t integers = _mm_cvtsi128_si32(fold(total, false));
-    *sum = *scale * (float)integers;
-    *excess = PM_E2M1_ZERO * integers;
-}
-
 void pm_quantise_avx2(const float *x, int n, int group, pm_layout layout, pm_precision precision,
                       const pm_quantised *to)
 {
@@ -119,7 +66,7 @@ void pm_quantise_avx2(const float *x, int n, int group, pm_layout layout, pm_pre
         int16_t natural[STEP] = {0}, *place = layout == PM_LAYOUT_NATURAL ? q + first : natural;
         int count = n - first < STEP ? n - first : STEP, k = 0;
         for (int i = 0; i < count; i += group, g++)
-            quantise_group(x + first + i, group, limit, place + i, &to->scale[g], &to->sum[g], &to->excess[g]);
+            pm_quantise_group(x + first + i, group, limit, place + i, &to->scale[g], &to->sum[g], &to->excess[g]);
         if (layout >= PM_LAYOUT_BYTES) {
             to_bytes(natural, layout == PM_LAYOUT_BYTES2, (int8_t *)q + first);
             continue;

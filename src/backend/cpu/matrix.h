@@ -53,10 +53,10 @@ typedef enum pm_layout {
     PM_LAYOUT_NATURAL,
     PM_LAYOUT_PLANES2, /* 2 planes of 16 integers: element 2 j + i is at place j of plane i. AVX2, 8-bit weights */
     PM_LAYOUT_PLANES4, /* 4 of 16, likewise. AVX2, 4-bit weights */
-    PM_LAYOUT_BYTES,   /* in the precision `fast`: signed bytes, as they come. AVX2, 2, 3, 5 and 6 bits and e2m1 */
-    PM_LAYOUT_BYTES2,  /* the high bytes of a row, then its low bytes, both signed and in 2 planes of 64: 4 bits. In the
-                          precision `fast` there is one byte, where the high one would be */
-    PM_LAYOUT_BYTES4,  /* so, in 4 planes of 64: 2 bits */
+    PM_LAYOUT_BYTES,  /* the high bytes of a row, then its low bytes, both signed, as they come; in the precision `fast`
+                         one byte, where the high one would be. NEON; in `fast` AVX2 for 2, 3, 5, 6 bits and e2m1 */
+    PM_LAYOUT_BYTES2, /* so, in 2 planes of 64: 4 bits */
+    PM_LAYOUT_BYTES4, /* so, in 4 planes of 64: 2 bits */
     PM_LAYOUT_BYTES16, /* so, in 2 planes that take 16 elements each in turn: other widths */
     PM_LAYOUTS
 } pm_layout;
@@ -159,29 +159,29 @@ static inline int pm_place(pm_layout layout, int k)
 extern const pm_matrix_kernels pm_matrix_scalar;
 #if defined(__x86_64__)
 extern const pm_matrix_kernels pm_matrix_avx2;
-void pm_multiply_bf16_avx2(const pm_weight *w, int first, int last, const pm_columns *columns,
-                           const pm_results *results);
-void pm_multiply_f16_avx2(const pm_weight *w, int first, int last, const pm_columns *columns,
-                          const pm_results *results);
-void pm_multiply_f32_avx2(const pm_weight *w, int first, int last, const pm_columns *columns,
-                          const pm_results *results);
-pm_multiply_fn pm_multiply_mxfp8_avx2, pm_multiply_fp8_avx2;
 pm_multiply_fn pm_multiply_2bit_avx2, pm_multiply_3bit_avx2, pm_multiply_5bit_avx2, pm_multiply_6bit_avx2,
     pm_multiply_e2m1_avx2;
 pm_multiply_fn pm_multiply_2bit_bytes_avx2, pm_multiply_3bit_bytes_avx2, pm_multiply_4bit_bytes_avx2,
     pm_multiply_5bit_bytes_avx2, pm_multiply_6bit_bytes_avx2, pm_multiply_e2m1_bytes_avx2;
-void pm_rms_norm_avx2(const float *x, const float *w, float eps, int n, float *y);
 void pm_quantise_avx2(const float *x, int n, int group, pm_layout layout, pm_precision precision,
                       const pm_quantised *to);
-void pm_swiglu_avx2(const float *gate, const float *up, float limit, int64_t n, float *y);
-void pm_dequantise_avx2(const pm_weight *w, int row, int first, int count, float *y);
-void pm_add_scaled_avx2(float *acc, const float *y, float factor, int64_t n);
 extern const pm_matrix_kernels pm_matrix_avx512;
 pm_multiply_fn pm_multiply_bf16_avx512, pm_multiply_f16_avx512, pm_multiply_f32_avx512, pm_multiply_mxfp8_avx512,
     pm_multiply_fp8_avx512;
 void pm_quantise_avx512(const float *x, int n, int group, pm_layout layout, pm_precision precision,
                         const pm_quantised *to);
+#elif defined(__aarch64__)
+extern const pm_matrix_kernels pm_matrix_neon, pm_matrix_dot, pm_matrix_i8mm;
+void pm_quantise_neon(const float *x, int n, int group, pm_layout layout, pm_precision precision,
+                      const pm_quantised *to);
 #endif
+/* Eight lanes at a time (lanes.h), for the levels of several processors. */
+pm_multiply_fn pm_multiply_f32_lanes, pm_multiply_f16_lanes, pm_multiply_bf16_lanes, pm_multiply_mxfp8_lanes,
+    pm_multiply_fp8_lanes;
+void pm_rms_norm_lanes(const float *x, const float *w, float eps, int n, float *y);
+void pm_swiglu_lanes(const float *gate, const float *up, float limit, int64_t n, float *y);
+void pm_dequantise_lanes(const pm_weight *w, int row, int first, int count, float *y);
+void pm_add_scaled_lanes(float *acc, const float *y, float factor, int64_t n);
 /* The scalar kernels, for what has none of its own at some level. */
 pm_multiply_fn pm_multiply_quantised_scalar, pm_multiply_float_scalar;
 extern const int8_t pm_e2m1_integers[16]; /* 2 e2m1 by code */

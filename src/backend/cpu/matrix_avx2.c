@@ -379,33 +379,12 @@ static void affine_8(const pm_weight *w, int first, int last, const pm_columns *
     multiply(table[pm_group_index(w->group) - 1], w, first, last, columns, results);
 }
 
-/* ---- between matrices ---- */
-
-void pm_swiglu_avx2(const float *gate, const float *up, float limit, int64_t n, float *y)
-{
-    __m256 most = _mm256_set1_ps(limit), least = _mm256_set1_ps(-limit);
-    int64_t i = 0;
-    for (; i + 8 <= n; i += 8) { /* min and max give the second operand when one is NaN */
-        __m256 g = _mm256_min_ps(most, _mm256_loadu_ps(gate + i));
-        __m256 u = _mm256_max_ps(least, _mm256_min_ps(most, _mm256_loadu_ps(up + i)));
-        _mm256_storeu_ps(y + i, _mm256_mul_ps(pm_silu8(g), u));
-    }
-    for (; i < n; i++)
-        y[i] = pm_swiglu(gate[i], up[i], limit);
-}
-
-void pm_add_scaled_avx2(float *acc, const float *y, float factor, int64_t n)
-{
-    for (int64_t i = 0; i < n; i++)
-        acc[i] = fmaf(factor, y[i], acc[i]);
-}
-
 const pm_matrix_kernels pm_matrix_avx2 = {
-    .multiply = {[PM_FORMAT_F32] = pm_multiply_f32_avx2,
-                 [PM_FORMAT_F16] = pm_multiply_f16_avx2,
-                 [PM_FORMAT_BF16] = pm_multiply_bf16_avx2,
-                 [PM_FORMAT_MXFP8] = pm_multiply_mxfp8_avx2,
-                 [PM_FORMAT_FP8] = pm_multiply_fp8_avx2},
+    .multiply = {[PM_FORMAT_F32] = pm_multiply_f32_lanes,
+                 [PM_FORMAT_F16] = pm_multiply_f16_lanes,
+                 [PM_FORMAT_BF16] = pm_multiply_bf16_lanes,
+                 [PM_FORMAT_MXFP8] = pm_multiply_mxfp8_lanes,
+                 [PM_FORMAT_FP8] = pm_multiply_fp8_lanes},
     .quantised = {[PM_PRECISION_EXACT] = {.affine = {[2] = {pm_multiply_2bit_avx2, PM_LAYOUT_NATURAL},
                                                      [3] = {pm_multiply_3bit_avx2, PM_LAYOUT_NATURAL},
                                                      [4] = {affine_4, PM_LAYOUT_PLANES4},
@@ -420,11 +399,11 @@ const pm_matrix_kernels pm_matrix_avx2 = {
                                                     [6] = {pm_multiply_6bit_bytes_avx2, PM_LAYOUT_BYTES},
                                                     [8] = {affine_8, PM_LAYOUT_PLANES2}},
                                          .e2m1 = {pm_multiply_e2m1_bytes_avx2, PM_LAYOUT_BYTES}}},
-    .rms_norm = pm_rms_norm_avx2,
+    .rms_norm = pm_rms_norm_lanes,
     .quantise = pm_quantise_avx2,
-    .swiglu = pm_swiglu_avx2,
-    .dequantise = pm_dequantise_avx2,
-    .add_scaled = pm_add_scaled_avx2,
+    .swiglu = pm_swiglu_lanes,
+    .dequantise = pm_dequantise_lanes,
+    .add_scaled = pm_add_scaled_lanes,
 };
 
 #endif

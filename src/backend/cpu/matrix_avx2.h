@@ -2,7 +2,7 @@
 #ifndef PM_MATRIX_AVX2_H
 #define PM_MATRIX_AVX2_H
 
-#include "backend/cpu/math_avx2.h"
+#include "backend/cpu/math_lanes.h"
 #include "backend/cpu/matrix.h"
 
 #define INLINE static inline __attribute__((always_inline))
@@ -46,14 +46,6 @@ INLINE __m128 pm_load_biases4(const pm_weight *w, size_t i, size_t n)
     if (w->biases)
         return pm_load_scales4(w->biases, w->scale_type, i, n);
     return _mm_mul_ps(pm_load_scales4(w->scales, w->scale_type, i, n), _mm_set1_ps(pm_symmetric_bias(w)));
-}
-
-/* 8 codes of e4m3, in the low half, as the f16 that are 256 times smaller: their bits are shifted, but for NaN. */
-INLINE __m128i pm_e4m3_halves(__m128i codes)
-{
-    const __m128i magnitude = _mm_set1_epi16(0x3f80);
-    __m128i half = _mm_and_si128(_mm_slli_epi16(_mm_cvtepi8_epi16(codes), 7), _mm_set1_epi16((short)0xbf80));
-    return _mm_or_si128(half, _mm_cmpeq_epi16(_mm_and_si128(half, magnitude), magnitude));
 }
 
 /* As pm_load_scales4, of the weight scales of MXFP4 and NVFP4 (pm_group_scale). */

@@ -792,11 +792,11 @@ const pm_matrix_kernels pm_matrix_avx512 = {
                  [PM_FORMAT_MXFP8] = pm_multiply_mxfp8_avx512,
                  [PM_FORMAT_FP8] = pm_multiply_fp8_avx512},
     .quantised = {[PM_PRECISION_EXACT] = QUANTISED(2), [PM_PRECISION_FAST] = QUANTISED(1)},
-    .rms_norm = pm_rms_norm_avx2,
+    .rms_norm = pm_rms_norm_lanes,
     .quantise = pm_quantise_avx512,
-    .swiglu = pm_swiglu_avx2,
-    .dequantise = pm_dequantise_avx2,
-    .add_scaled = pm_add_scaled_avx2,
+    .swiglu = pm_swiglu_lanes,
+    .dequantise = pm_dequantise_lanes,
+    .add_scaled = pm_add_scaled_lanes,
 };
 
 #endif

@@ -4,7 +4,7 @@
  * and serve all columns three at a time, while the 24 vectors of sums stay in registers. */
 #if defined(__x86_64__)
 
-#include "backend/cpu/math_avx2.h"
+#include "backend/cpu/math_lanes.h"
 #include "backend/cpu/matrix.h"
 
 #define INLINE static inline __attribute__((always_inline))
@@ -82,7 +82,7 @@ INLINE __m512 load_factor(const pm_weight *w, pm_format format, size_t row, size
 
 INLINE float reduce16(__m512 p)
 {
-    return pm_reduce16_avx2(_mm512_castps512_ps256(p), _mm512_extractf32x8_ps(p, 1));
+    return pm_reduce16_lanes(_mm512_castps512_ps256(p), _mm512_extractf32x8_ps(p, 1));
 }
 
 /* ---- one column ---- */

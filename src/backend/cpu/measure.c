@@ -58,6 +58,9 @@ static const pm_measure_kernels *kernels_for(pm_simd simd)
         return &pm_measure_avx512;
     if (simd >= PM_SIMD_AVX2)
         return &pm_measure_avx2;
+#elif defined(__aarch64__)
+    if (simd >= PM_SIMD_NEON)
+        return simd == PM_SIMD_I8MM ? &pm_measure_i8mm : simd == PM_SIMD_DOT ? &pm_measure_dot : &pm_measure_neon;
 #endif
     (void)simd;
     return &measure_scalar;

@@ -48,8 +48,11 @@ const pm_mixer_kernels *pm_mixer_kernels_for(pm_simd simd)
 #if defined(__x86_64__)
     if (simd >= PM_SIMD_AVX512)
         return &pm_mixer_avx512;
-    if (simd >= PM_SIMD_AVX2)
-        return &pm_mixer_avx2;
+    if (simd == PM_SIMD_AVX2)
+        return &pm_mixer_lanes;
+#elif defined(__aarch64__)
+    if (simd >= PM_SIMD_NEON)
+        return &pm_mixer_lanes;
 #endif
     (void)simd;
     return &pm_mixer_scalar;

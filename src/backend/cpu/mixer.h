@@ -88,8 +88,9 @@ typedef struct pm_mixer_kernels {
 } pm_mixer_kernels;
 
 extern const pm_mixer_kernels pm_mixer_scalar;
+extern const pm_mixer_kernels pm_mixer_lanes; /* AVX2, NEON */
 #if defined(__x86_64__)
-extern const pm_mixer_kernels pm_mixer_avx2, pm_mixer_avx512;
+extern const pm_mixer_kernels pm_mixer_avx512;
 #endif
 
 /* ---- scalar kernels, one file each ---- */
@@ -108,25 +109,24 @@ void pm_scalar_ssm(const pm_ssm_args *args);
 void pm_scalar_gated_norm(const float *x, const float *norm, const float *z, float eps, int n, float *out);
 void pm_scalar_compress(float *state, size_t stride, const float *kv, const float *gate, const float *bias, int n);
 
-#if defined(__x86_64__)
-void pm_avx2_widen(const uint16_t *from, float *to, size_t n);
-void pm_avx2_narrow(const float *from, uint16_t *to, size_t n);
-void pm_avx2_pack(const float *from, void *to, int n);
-void pm_avx2_unpack(const void *from, float *to, int n);
-void pm_avx2_scores(const float *q, const float *k, size_t stride, int dim, int n, float scale, float *scores);
-float pm_avx2_softmax(float scores[PM_BLOCK_ROWS], float *max, float *sum);
-void pm_avx2_mix(float *acc, float correction, const float *p, const float *v, size_t stride, int dim, int n);
-void pm_avx2_gate(float *x, const float *gate, int n);
-void pm_avx2_sqrt_softplus(const float *x, float *y, int n);
-void pm_avx2_add_positive(float *acc, const float *x, float weight, int n);
-void pm_avx2_conv(const pm_conv_args *args, float *y);
-void pm_avx2_delta_gates(float A_log, float a, float b, float *decay, float *beta);
-void pm_avx2_delta(const pm_delta_args *args);
-void pm_avx2_ssm_gates(float A_log, float raw, float min, float max, float *decay, float *dt);
-void pm_avx2_ssm(const pm_ssm_args *args);
-void pm_avx2_gated_norm(const float *x, const float *norm, const float *z, float eps, int n, float *out);
-void pm_avx2_compress(float *state, size_t stride, const float *kv, const float *gate, const float *bias, int n);
-#endif
+/* ---- those of lanes.h ---- */
+void pm_lanes_widen(const uint16_t *from, float *to, size_t n);
+void pm_lanes_narrow(const float *from, uint16_t *to, size_t n);
+void pm_lanes_pack(const float *from, void *to, int n);
+void pm_lanes_unpack(const void *from, float *to, int n);
+void pm_lanes_scores(const float *q, const float *k, size_t stride, int dim, int n, float scale, float *scores);
+float pm_lanes_softmax(float scores[PM_BLOCK_ROWS], float *max, float *sum);
+void pm_lanes_mix(float *acc, float correction, const float *p, const float *v, size_t stride, int dim, int n);
+void pm_lanes_gate(float *x, const float *gate, int n);
+void pm_lanes_sqrt_softplus(const float *x, float *y, int n);
+void pm_lanes_add_positive(float *acc, const float *x, float weight, int n);
+void pm_lanes_conv(const pm_conv_args *args, float *y);
+void pm_lanes_delta_gates(float A_log, float a, float b, float *decay, float *beta);
+void pm_lanes_delta(const pm_delta_args *args);
+void pm_lanes_ssm_gates(float A_log, float raw, float min, float max, float *decay, float *dt);
+void pm_lanes_ssm(const pm_ssm_args *args);
+void pm_lanes_gated_norm(const float *x, const float *norm, const float *z, float eps, int n, float *out);
+void pm_lanes_compress(float *state, size_t stride, const float *kv, const float *gate, const float *bias, int n);
 
 /* Bits of the largest magnitude among x and `most`; for non-negative floats their order is that of their bits. */
 static inline uint32_t pm_largest_bits(const float *x, int n, uint32_t most)

@@ -1,72 +1,69 @@
-/* The scalar kernels of delta.c for AVX2, with the same bits. */
-#include "backend/cpu/math_avx2.h"
+/* The scalar kernels of delta.c eight lanes at a time, with the same bits. */
+#include "backend/cpu/math_lanes.h"
 #include "backend/cpu/mixer.h"
 
 /* Channels [c, c + 8), of which those in `mask` exist. The taps of a channel lie side by side, hence the gather. */
-static void conv_channels(const pm_conv_args *args, int c, __m256i mask, float *y)
+static void conv_channels(const pm_conv_args *args, int c, pm_mask mask, float *y)
 {
     int kernel = args->kernel;
-    const __m256i taps = _mm256_mullo_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(kernel));
     const float *w = args->w + (size_t)c * (size_t)kernel;
-    const __m256 zero = _mm256_setzero_ps();
-    const __m256 bias = args->bias ? _mm256_maskload_ps(args->bias + c, mask) : zero;
+    const pm_floats bias = args->bias ? pm_load_part8(args->bias + c, mask) : pm_zero8();
     enum { AHEAD = 8 }; /* taps in registers; a longer kernel gathers the rest again for each token */
-    __m256 tap[AHEAD];
+    pm_floats tap[AHEAD];
     int kept = kernel < AHEAD ? kernel : AHEAD;
     for (int i = 0; i < kept; i++)
-        tap[i] = _mm256_mask_i32gather_ps(zero, w + i, taps, _mm256_castsi256_ps(mask), 4);
+        tap[i] = pm_gather_part8(w + i, kernel, mask);
     for (int t = 0; t < args->n; t++) {
-        __m256 sum = bias;
+        pm_floats sum = bias;
         for (int i = 0; i < kept; i++)
-            sum = _mm256_fmadd_ps(tap[i], _mm256_maskload_ps(args->x[t + i] + c, mask), sum);
+            sum = pm_fma8(tap[i], pm_load_part8(args->x[t + i] + c, mask), sum);
         for (int i = kept; i < kernel; i++)
-            sum = _mm256_fmadd_ps(_mm256_mask_i32gather_ps(zero, w + i, taps, _mm256_castsi256_ps(mask), 4),
-                                  _mm256_maskload_ps(args->x[t + i] + c, mask), sum);
-        _mm256_maskstore_ps(y + (size_t)t * (size_t)args->width + c, mask, args->linear ? sum : pm_silu8(sum));
+            sum = pm_fma8(pm_gather_part8(w + i, kernel, mask), pm_load_part8(args->x[t + i] + c, mask), sum);
+        pm_store_part8(y + (size_t)t * (size_t)args->width + c, mask, args->linear ? sum : pm_silu8(sum));
     }
 }
 
-void pm_avx2_conv(const pm_conv_args *args, float *y)
+void pm_lanes_conv(const pm_conv_args *args, float *y)
 {
     for (int c = 0; c < args->width; c += 8)
         conv_channels(args, c, pm_mask8(args->width - c), y);
 }
 
-void pm_avx2_delta_gates(float A_log, float a, float b, float *decay, float *beta)
+void pm_lanes_delta_gates(float A_log, float a, float b, float *decay, float *beta)
 {
     pm_delta_gates(A_log, a, b, decay, beta);
 }
 
-#define LOAD(p)     (vectors == 1 ? _mm256_maskload_ps(p, mask) : _mm256_loadu_ps(p))
-#define STORE(p, x) (vectors == 1 ? _mm256_maskstore_ps(p, mask, x) : _mm256_storeu_ps(p, x))
+#define LOAD(p)     (vectors == 1 ? pm_load_part8(p, mask) : pm_load8(p))
+#define STORE(p, x) (vectors == 1 ? pm_store_part8(p, mask, x) : pm_store8(p, x))
 
 /* Columns [d, d + 8 * vectors) of the state over all tokens. Row i of these columns is at strip + i * stride. With one
  * vector, `mask` says which of its columns exist. */
 static inline __attribute__((always_inline)) void delta_strip(const pm_delta_args *args, float *strip, size_t stride,
-                                                              int d, const int vectors, __m256i mask)
+                                                              int d, const int vectors, pm_mask mask)
 {
     size_t key_dim = (size_t)args->key_dim, value_dim = (size_t)args->value_dim;
     for (size_t t = 0; t < (size_t)args->n; t++) {
         const float *q = args->q + t * key_dim, *k = args->k + t * key_dim;
-        const __m256 decay = _mm256_set1_ps(args->decay[t]), beta = _mm256_set1_ps(args->beta[t]);
-        __m256 recalled[4], change[4], read[4];
+        const pm_floats decay = pm_set8(args->decay[t]), beta = pm_set8(args->beta[t]);
+        pm_floats recalled[4], change[4], read[4];
         for (int j = 0; j < vectors; j++)
-            recalled[j] = read[j] = _mm256_setzero_ps();
+            recalled[j] = read[j] = pm_zero8();
         float *s = strip;
         for (size_t i = 0; i < key_dim; i++, s += stride) {
-            __m256 key = _mm256_broadcast_ss(k + i);
+            pm_floats key = pm_set8(k[i]);
             for (int j = 0; j < vectors; j++)
-                recalled[j] = _mm256_fmadd_ps(key, _mm256_mul_ps(decay, LOAD(s + 8 * j)), recalled[j]);
+                recalled[j] = pm_fma8(key, pm_mul8(decay, LOAD(s + 8 * j)), recalled[j]);
         }
         for (int j = 0; j < vectors; j++)
-            change[j] = _mm256_mul_ps(beta, _mm256_sub_ps(LOAD(args->v + t * value_dim + d + 8 * j), recalled[j]));
+            change[j] = pm_mul8(beta, pm_sub8(LOAD(args->v + t * value_dim + d + 8 * j), recalled[j]));
         s = strip;
         for (size_t i = 0; i < key_dim; i++, s += stride) {
-            __m256 key = _mm256_broadcast_ss(k + i), query = _mm256_broadcast_ss(q + i);
+            pm_floats key = pm_set8(k[i]), query = pm_set8(q[i]);
             for (int j = 0; j < vectors; j++) {
-                __m256 updated = _mm256_fmadd_ps(key, change[j], _mm256_mul_ps(decay, LOAD(s + 8 * j)));
+                pm_floats updated = pm_fma8(key, change[j], pm_mul8(decay, LOAD(s + 8 * j)));
                 STORE(s + 8 * j, updated);
-                read[j] = _mm256_fmadd_ps(query, updated, read[j]);
+                read[j] = pm_fma8(query, updated, read[j]);
             }
         }
         for (int j = 0; j < vectors; j++)
@@ -86,10 +83,10 @@ static void copy_strip(float *to, size_t to_stride, const float *from, size_t fr
 
 /* The state is worked on in strips. Over several tokens a strip is copied together, because its rows, a power of two
  * apart, would compete for the same few lines of the first-level cache. */
-void pm_avx2_delta(const pm_delta_args *args)
+void pm_lanes_delta(const pm_delta_args *args)
 {
     enum { WORTH_COPYING = 4 }; /* tokens */
-    const __m256i all = _mm256_set1_epi32(-1);
+    const pm_mask all = pm_mask8(8);
     size_t stride = (size_t)args->value_dim;
     int d = 0;
     for (; d + PM_DELTA_STRIP <= args->value_dim; d += PM_DELTA_STRIP) {
@@ -105,14 +102,14 @@ void pm_avx2_delta(const pm_delta_args *args)
         delta_strip(args, args->state + d, stride, d, 1, pm_mask8(args->value_dim - d));
 }
 
-void pm_avx2_gated_norm(const float *x, const float *norm, const float *z, float eps, int n, float *out)
+void pm_lanes_gated_norm(const float *x, const float *norm, const float *z, float eps, int n, float *out)
 {
-    float r = pm_rsqrt(pm_dot_avx2(x, x, n) / (float)n + eps);
-    __m256 factor = _mm256_set1_ps(r);
+    float r = pm_rsqrt(pm_dot_lanes(x, x, n) / (float)n + eps);
+    pm_floats factor = pm_set8(r);
     int i = 0;
     for (; i + 8 <= n; i += 8) {
-        __m256 y = _mm256_mul_ps(_mm256_mul_ps(_mm256_loadu_ps(x + i), factor), _mm256_loadu_ps(norm + i));
-        _mm256_storeu_ps(out + i, _mm256_mul_ps(y, pm_silu8(_mm256_loadu_ps(z + i))));
+        pm_floats y = pm_mul8(pm_mul8(pm_load8(x + i), factor), pm_load8(norm + i));
+        pm_store8(out + i, pm_mul8(y, pm_silu8(pm_load8(z + i))));
     }
     for (; i < n; i++)
         out[i] = x[i] * r * norm[i] * pm_silu(z[i]);

@@ -1,16 +1,13 @@
-/* pm_dequantise for AVX2, with the same bits: eight weights at a time. */
-#if defined(__x86_64__)
-
-#include "backend/cpu/matrix_avx2.h"
+/* pm_dequantise eight weights at a time, with the same bits. */
+#include "backend/cpu/math_lanes.h"
+#include "backend/cpu/matrix.h"
 
 /* n codes of e4m3 times one factor. */
 static void from_e4m3(const uint8_t *codes, float factor, int n, float *y)
 {
     int i = 0;
-    for (; i + 8 <= n; i += 8) {
-        __m128i eight = _mm_loadl_epi64((const __m128i *)(const void *)(codes + i));
-        _mm256_storeu_ps(y + i, _mm256_mul_ps(_mm256_cvtph_ps(pm_e4m3_halves(eight)), _mm256_set1_ps(factor)));
-    }
+    for (; i + 8 <= n; i += 8)
+        pm_store8(y + i, pm_mul8(pm_load_e4m3x8(codes + i), pm_set8(factor)));
     for (; i < n; i++)
         y[i] = pm_from_e4m3_256th(codes[i]) * factor;
 }
@@ -34,12 +31,8 @@ static void from_halves(const uint8_t *row, bool bf16, int first, int count, flo
 {
     const uint8_t *from = row + 2 * (size_t)first;
     int i = 0;
-    for (; i + 8 <= count; i += 8) {
-        __m128i eight = _mm_loadu_si128((const __m128i *)(const void *)(from + 2 * i));
-        __m256 wide =
-            bf16 ? _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(eight), 16)) : _mm256_cvtph_ps(eight);
-        _mm256_storeu_ps(y + i, wide);
-    }
+    for (; i + 8 <= count; i += 8)
+        pm_store8(y + i, bf16 ? pm_load_bf16x8(from + 2 * i) : pm_load_f16x8(from + 2 * i));
     for (; i < count; i++) {
         uint16_t half;
         memcpy(&half, from + 2 * i, sizeof(half));
@@ -50,32 +43,24 @@ static void from_halves(const uint8_t *row, bool bf16, int first, int count, flo
 /* Whole groups of affine weights. */
 static void from_affine(const pm_weight *w, const uint8_t *row, int number, int first, int count, float *y)
 {
-    const __m256i nibbles = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28), low = _mm256_set1_epi32(15);
     uint8_t codes[PM_MAX_GROUP];
     for (int at = 0; at < count; at += w->group) {
         size_t i = (size_t)number * (size_t)(w->in / w->group) + (size_t)((first + at) / w->group);
-        __m256 scale = _mm256_set1_ps(pm_read_scale(w->scales, w->scale_type, i));
-        __m256 bias = _mm256_set1_ps(pm_group_bias(w, i));
+        pm_floats scale = pm_set8(pm_read_scale(w->scales, w->scale_type, i));
+        pm_floats bias = pm_set8(pm_group_bias(w, i));
         const uint8_t *bytes = row + (size_t)(first + at) * (size_t)w->bits / 8; /* 4 and 8 bits */
         if (w->bits != 4 && w->bits != 8) {
             pm_unpack(row, w->bits, first + at, w->group, codes);
             bytes = codes;
         }
         for (int k = 0; k < w->group; k += 8) {
-            __m256i q;
-            if (w->bits == 4) {
-                uint32_t eight;
-                memcpy(&eight, bytes + k / 2, sizeof(eight));
-                q = _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32((int)eight), nibbles), low);
-            } else {
-                q = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(bytes + k)));
-            }
-            _mm256_storeu_ps(y + at + k, _mm256_fmadd_ps(_mm256_cvtepi32_ps(q), scale, bias));
+            pm_ints q = w->bits == 4 ? pm_load_u4x8(bytes + k / 2) : pm_load_u8x8(bytes + k);
+            pm_store8(y + at + k, pm_fma8(pm_to_floats8(q), scale, bias));
         }
     }
 }
 
-void pm_dequantise_avx2(const pm_weight *w, int row, int first, int count, float *y)
+void pm_dequantise_lanes(const pm_weight *w, int row, int first, int count, float *y)
 {
     const uint8_t *data = (const uint8_t *)w->data + (size_t)row * pm_weight_row_bytes(w);
     switch (w->format) {
@@ -88,5 +73,3 @@ void pm_dequantise_avx2(const pm_weight *w, int row, int first, int count, float
     default: pm_dequantise(w, row, first, count, y);
     }
 }
-
-#endif

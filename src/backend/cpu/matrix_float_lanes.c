@@ -1,8 +1,9 @@
-/* Float matrices for AVX2: 16 partial sums of a (row, column) are two vectors; several rows or columns run side by side
- * to hide the latency of fma, and columns share the widened weights. */
-#if defined(__x86_64__)
+/* Float matrices: 16 partial sums of a (row, column) are two vectors of eight lanes; several rows or columns run side
+ * by side to hide the latency of fma, and columns share the widened weights. */
+#include "backend/cpu/math_lanes.h"
+#include "backend/cpu/matrix.h"
 
-#include "backend/cpu/matrix_avx2.h"
+#define INLINE static inline __attribute__((always_inline))
 
 enum { AHEAD = 4096 /* bytes that streaming prefetches ahead */ };
 
@@ -12,19 +13,15 @@ INLINE size_t element_size(pm_format format)
 }
 
 /* 8 weights of a row from element k on; those of FP8 without their factor. */
-INLINE __m256 load_weights(const char *row, pm_format format, size_t k, __m256 factor)
+INLINE pm_floats load_weights(const char *row, pm_format format, size_t k, pm_floats factor)
 {
     if (format == PM_FORMAT_F32)
-        return _mm256_loadu_ps((const float *)(const void *)row + k);
+        return pm_load8((const float *)(const void *)row + k);
     if (element_size(format) == 1) {
-        __m128i codes = _mm_loadl_epi64((const __m128i *)(const void *)(row + k));
-        __m256 weights = _mm256_cvtph_ps(pm_e4m3_halves(codes));
-        return format == PM_FORMAT_FP8 ? weights : _mm256_mul_ps(weights, factor);
+        pm_floats weights = pm_load_e4m3x8(row + k);
+        return format == PM_FORMAT_FP8 ? weights : pm_mul8(weights, factor);
     }
-    __m128i half = _mm_loadu_si128((const __m128i *)(row + 2 * k));
-    if (format == PM_FORMAT_F16)
-        return _mm256_cvtph_ps(half);
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+    return format == PM_FORMAT_F16 ? pm_load_f16x8(row + 2 * k) : pm_load_bf16x8(row + 2 * k);
 }
 
 INLINE float weight_at(const char *row, pm_format format, size_t k)
@@ -42,10 +39,10 @@ INLINE float weight_at(const char *row, pm_format format, size_t k)
 }
 
 /* 256 times the scale of `row` for the weights from k on. */
-INLINE __m256 load_factor(const pm_weight *w, pm_format format, size_t row, size_t k)
+INLINE pm_floats load_factor(const pm_weight *w, pm_format format, size_t row, size_t k)
 {
     if (format == PM_FORMAT_MXFP8)
-        return _mm256_set1_ps(256 * pm_from_e8m0(((const uint8_t *)w->scales)[row * (size_t)(w->in / 32) + k / 32]));
+        return pm_set8(256 * pm_from_e8m0(((const uint8_t *)w->scales)[row * (size_t)(w->in / 32) + k / 32]));
     if (format == PM_FORMAT_FP8) {
         size_t width = (size_t)w->block[1], blocks = ((size_t)w->in + width - 1) / width;
         float scale;
@@ -53,25 +50,25 @@ INLINE __m256 load_factor(const pm_weight *w, pm_format format, size_t row, size
                (const char *)w->scales +
                    4 * ((row + (size_t)w->block_first) / (size_t)w->block[0] * blocks + k / width),
                sizeof(scale));
-        return _mm256_set1_ps(256 * scale);
+        return pm_set8(256 * scale);
     }
-    return _mm256_setzero_ps(); /* not used */
+    return pm_zero8(); /* not used */
 }
 
 /* 16 partial sums. */
 typedef struct sums {
-    __m256 low, high;
+    pm_floats low, high;
 } sums;
 
 /* Adds the last products of rows whose length is not a multiple of 16, from element k on. */
 INLINE void add_end(const char *row, pm_format format, const float *x, size_t k, size_t in, sums *to)
 {
     float p[16];
-    _mm256_storeu_ps(p, to->low);
-    _mm256_storeu_ps(p + 8, to->high);
+    pm_store8(p, to->low);
+    pm_store8(p + 8, to->high);
     for (size_t j = k; j < in; j++)
         p[j - k] = fmaf(weight_at(row, format, j), x[j], p[j - k]);
-    *to = (sums){_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)};
+    *to = (sums){pm_load8(p), pm_load8(p + 8)};
 }
 
 /* Row `row` and the following of w times columns from .. from + n; rows and n are constants, rows * n <= 6. */
@@ -83,9 +80,9 @@ INLINE void tile(const pm_weight *w, pm_format format, size_t row, int rows, con
     size_t width = format == PM_FORMAT_MXFP8 ? 32 : blocks ? (size_t)w->block[1] : in;
     const char *data = (const char *)w->data + row * stride;
     const float *x[6];
-    const sums none = {_mm256_setzero_ps(), _mm256_setzero_ps()};
+    const sums none = {pm_zero8(), pm_zero8()};
     sums acc[4][6], whole[4][6]; /* of a block, and of those before */
-    __m256 factor[4] = {_mm256_setzero_ps()};
+    pm_floats factor[4] = {pm_zero8()};
     for (int c = 0; c < n; c++) {
         x[c] = columns->x + (size_t)(columns->index ? columns->index[from + c] : from + c) * in;
         for (int r = 0; r < rows; r++)
@@ -99,11 +96,11 @@ INLINE void tile(const pm_weight *w, pm_format format, size_t row, int rows, con
             for (int r = 0; r < rows; r++) {
                 const char *p = data + (size_t)r * stride;
                 if (n == 1)
-                    _mm_prefetch(p + k * element_size(format) + AHEAD, _MM_HINT_T0);
-                __m256 a = load_weights(p, format, k, factor[r]), b = load_weights(p, format, k + 8, factor[r]);
+                    __builtin_prefetch(p + k * element_size(format) + AHEAD);
+                pm_floats a = load_weights(p, format, k, factor[r]), b = load_weights(p, format, k + 8, factor[r]);
                 for (int c = 0; c < n; c++) {
-                    acc[r][c].low = _mm256_fmadd_ps(a, _mm256_loadu_ps(x[c] + k), acc[r][c].low);
-                    acc[r][c].high = _mm256_fmadd_ps(b, _mm256_loadu_ps(x[c] + k + 8), acc[r][c].high);
+                    acc[r][c].low = pm_fma8(a, pm_load8(x[c] + k), acc[r][c].low);
+                    acc[r][c].high = pm_fma8(b, pm_load8(x[c] + k + 8), acc[r][c].high);
                 }
             }
         for (int r = 0; r < rows; r++)
@@ -112,8 +109,8 @@ INLINE void tile(const pm_weight *w, pm_format format, size_t row, int rows, con
                     add_end(data + (size_t)r * stride, format, x[c], k, end, &acc[r][c]);
                 if (!blocks)
                     continue;
-                whole[r][c].low = _mm256_fmadd_ps(factor[r], acc[r][c].low, whole[r][c].low);
-                whole[r][c].high = _mm256_fmadd_ps(factor[r], acc[r][c].high, whole[r][c].high);
+                whole[r][c].low = pm_fma8(factor[r], acc[r][c].low, whole[r][c].low);
+                whole[r][c].high = pm_fma8(factor[r], acc[r][c].high, whole[r][c].high);
                 acc[r][c] = none;
             }
     }
@@ -121,7 +118,7 @@ INLINE void tile(const pm_weight *w, pm_format format, size_t row, int rows, con
         for (int c = 0; c < n; c++) {
             const sums *sum = blocks ? &whole[r][c] : &acc[r][c];
             size_t at = (size_t)(from + c) * (size_t)results->stride + row + (size_t)r;
-            float y = pm_reduce16_avx2(sum->low, sum->high);
+            float y = pm_reduce16_lanes(sum->low, sum->high);
             results->y[at] = results->add ? y + results->add[at] : y;
         }
 }
@@ -150,35 +147,36 @@ INLINE void multiply(const pm_weight *w, pm_format format, int first, int last, 
     }
 }
 
-void pm_multiply_bf16_avx2(const pm_weight *w, int first, int last, const pm_columns *columns,
-                           const pm_results *results)
+void pm_multiply_bf16_lanes(const pm_weight *w, int first, int last, const pm_columns *columns,
+                            const pm_results *results)
 {
     multiply(w, PM_FORMAT_BF16, first, last, columns, results);
 }
 
-void pm_multiply_f16_avx2(const pm_weight *w, int first, int last, const pm_columns *columns, const pm_results *results)
+void pm_multiply_f16_lanes(const pm_weight *w, int first, int last, const pm_columns *columns,
+                           const pm_results *results)
 {
     multiply(w, PM_FORMAT_F16, first, last, columns, results);
 }
 
-void pm_multiply_f32_avx2(const pm_weight *w, int first, int last, const pm_columns *columns, const pm_results *results)
+void pm_multiply_f32_lanes(const pm_weight *w, int first, int last, const pm_columns *columns,
+                           const pm_results *results)
 {
     multiply(w, PM_FORMAT_F32, first, last, columns, results);
 }
 
-void pm_multiply_mxfp8_avx2(const pm_weight *w, int first, int last, const pm_columns *columns,
-                            const pm_results *results)
+void pm_multiply_mxfp8_lanes(const pm_weight *w, int first, int last, const pm_columns *columns,
+                             const pm_results *results)
 {
     multiply(w, PM_FORMAT_MXFP8, first, last, columns, results);
 }
 
 /* Blocks that are not whole vectors wide are rare enough for the scalar kernel, but for those as wide as the matrix. */
-void pm_multiply_fp8_avx2(const pm_weight *w, int first, int last, const pm_columns *columns, const pm_results *results)
+void pm_multiply_fp8_lanes(const pm_weight *w, int first, int last, const pm_columns *columns,
+                           const pm_results *results)
 {
     if (w->block[1] % 16 && w->block[1] < w->in)
         pm_multiply_float_scalar(w, first, last, columns, results);
     else
         multiply(w, PM_FORMAT_FP8, first, last, columns, results);
 }
-
-#endif
