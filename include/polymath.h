@@ -477,9 +477,10 @@ typedef struct pm_event {
 
 typedef struct pm_parser_options {
     const char
-        *tools;     /* JSON array as in pm_chat, or NULL: gives the types of arguments that are not written as JSON */
-    bool no_calls;  /* take no calls out, as for a request without tools */
-    bool reasoning; /* pm_prompt.reasoning */
+        *tools;      /* JSON array as in pm_chat, or NULL: gives the types of arguments that are not written as JSON */
+    bool no_calls;   /* take no calls out, as for a request without tools */
+    bool only_calls; /* the answer is held to calls (pm_constraint_options); for pm_parser_cut */
+    bool reasoning;  /* pm_prompt.reasoning */
     void (*on_event)(void *user, const pm_event *event);
     void *user;
 } pm_parser_options;
@@ -493,6 +494,11 @@ PM_API int pm_parser_new(pm_parser **out, const pm_engine *engine, const pm_pars
  * a call is text. */
 PM_API int pm_parser_feed(pm_parser *parser, const char *text, size_t len, pm_error *err);
 PM_API int pm_parser_end(pm_parser *parser, pm_error *err);
+
+/* In place of pm_parser_end, for an answer that ended where it was not complete (PM_FINISH_LENGTH): calls that are
+ * whole are given out although their block is not, and what can be nothing but the beginning of another call is left
+ * out. */
+PM_API int pm_parser_cut(pm_parser *parser, pm_error *err);
 PM_API void pm_parser_free(pm_parser *parser);
 
 /* A whole answer as a message that pm_chat.messages takes (JSON text, the caller's: pm_free): an object with role,

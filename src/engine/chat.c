@@ -2,6 +2,7 @@
 
 #include "files/config.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -164,7 +165,7 @@ static int check_messages(json_t *messages, pm_error *err)
     return PM_OK;
 }
 
-/* ---- the whole ---- */
+/* ---- tools ---- */
 
 /* A tool is {"type": "function", "function": {...}} or the function itself, which has a name. */
 static int check_tools(const json_t *tools, pm_error *err)
@@ -185,6 +186,56 @@ static int check_tools(const json_t *tools, pm_error *err)
     }
     return PM_OK;
 }
+
+/* ---- ids of calls ---- */
+
+enum { SHORT_ID = 9 };
+
+static bool is_short(const char *id)
+{
+    size_t n = strlen(id);
+    for (size_t i = 0; i < n; i++)
+        if (!isalnum((unsigned char)id[i]) || (unsigned char)id[i] >= 0x80)
+            return false;
+    return n == SHORT_ID;
+}
+
+/* Replaces a member that is an id of another form. */
+static int shorten(json_t *object, const char *member, pm_error *err)
+{
+    static const char digits[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    const char *id = json_string_value(json_object_get(object, member));
+    char made[SHORT_ID];
+    pm_hash hash;
+    if (!id || is_short(id))
+        return PM_OK;
+    pm_hash_start(&hash);
+    pm_hash_add(&hash, id, strlen(id));
+    uint64_t number = pm_hash_value(&hash);
+    for (size_t i = 0; i < SHORT_ID; i++, number /= sizeof(digits) - 1)
+        made[i] = digits[number % (sizeof(digits) - 1)];
+    return json_object_set_new(object, member, json_stringn(made, SHORT_ID)) == 0 ? PM_OK : pm_fail_memory(err);
+}
+
+int pm_chat_short_ids(json_t *variables, pm_error *err)
+{
+    size_t i, k;
+    json_t *message, *call;
+    int status = PM_OK;
+    json_array_foreach(json_object_get(variables, "messages"), i, message)
+    {
+        json_array_foreach(json_object_get(message, "tool_calls"), k, call)
+        {
+            if (status == PM_OK)
+                status = shorten(call, "id", err);
+        }
+        if (status == PM_OK)
+            status = shorten(message, "tool_call_id", err);
+    }
+    return status;
+}
+
+/* ---- the whole ---- */
 
 /* Parses a part of the request; *out stays NULL when there is none. */
 static int parse(const char *what, const char *text, json_t **out, pm_error *err)

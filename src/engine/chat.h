@@ -16,4 +16,8 @@
  *   and the request's own variables. */
 int pm_chat_variables(const pm_chat *chat, json_t **out, pm_error *err);
 
+/* Ids of calls for templates that take nothing but nine letters and digits: makes such of those that are others, the
+ * same of the same, so that a call and its result stay together and a conversation that goes on begins as before. */
+int pm_chat_short_ids(json_t *variables, pm_error *err);
+
 #endif

@@ -12,6 +12,26 @@ static bool has_tools(const json_t *variables)
     return json_array_size(json_object_get(variables, "tools")) > 0;
 }
 
+static pm_reply_format reply_of(const pm_engine *engine, const json_t *variables)
+{
+    return has_tools(variables) ? engine->reply_tools : engine->reply;
+}
+
+/* The variables of a chat, as this model's template takes them. */
+static int chat_variables(const pm_engine *engine, const pm_chat *chat, json_t **out, pm_error *err)
+{
+    json_t *variables = NULL;
+    int status = pm_chat_variables(chat, &variables, err);
+    const pm_call_format *calls = status == PM_OK ? reply_of(engine, variables).calls : NULL;
+    if (calls && calls->short_ids)
+        status = pm_chat_short_ids(variables, err);
+    if (status == PM_OK)
+        *out = variables;
+    else
+        json_decref(variables);
+    return status;
+}
+
 /* Renders the chat template over the variables. */
 static int render(const pm_engine *engine, const json_t *variables, pm_rendered *out, pm_error *err)
 {
@@ -46,7 +66,7 @@ static int encode_chat(const pm_engine *engine, const json_t *variables, pm_prom
         n++;
     }
     if (status == PM_OK) {
-        pm_reply_format reply = has_tools(variables) ? engine->reply_tools : engine->reply;
+        pm_reply_format reply = reply_of(engine, variables);
         bool reasoning = pm_reply_opened(reply, rendered.text.data, rendered.trust.data, rendered.text.len);
         *out = (pm_prompt){.ids = ids, .n = n, .mark = n, .reasoning = reasoning};
         ids = NULL;
@@ -92,7 +112,7 @@ int pm_chat_prompt(const pm_engine *engine, const pm_chat *chat, pm_prompt *out,
 {
     json_t *variables = NULL;
     pm_prompt prompt = {0};
-    int status = pm_chat_variables(chat, &variables, err);
+    int status = chat_variables(engine, chat, &variables, err);
     if (status == PM_OK)
         status = encode_chat(engine, variables, &prompt, err);
     if (status == PM_OK && !chat->no_generation_prompt)
@@ -105,7 +125,7 @@ int pm_chat_text(const pm_engine *engine, const pm_chat *chat, char **text, size
 {
     json_t *variables = NULL;
     pm_rendered rendered = {0};
-    int status = pm_chat_variables(chat, &variables, err);
+    int status = chat_variables(engine, chat, &variables, err);
     if (status == PM_OK)
         status = render(engine, variables, &rendered, err);
     if (status == PM_OK && pm_buf_reserve(&rendered.text, 0) != PM_OK)

@@ -1,6 +1,7 @@
 /* What a chat template makes of a request, and which parts of it are control tokens: for people to look at. */
 #include "engine/chat.h"
 #include "files/config.h"
+#include "text/reply.h"
 #include "text/template.h"
 #include "text/tokenizer.h"
 
@@ -10,8 +11,8 @@
 
 enum { SETTINGS_FILE_MAX = 64 << 20 };
 
-/* Renders the template of `dir`. */
-static int render(const char *dir, const json_t *variables, pm_rendered *out, pm_error *err)
+/* Renders the template of `dir`, after its ids of calls are such as the template takes. */
+static int render(const char *dir, json_t *variables, pm_rendered *out, pm_error *err)
 {
     bool tools = json_array_size(json_object_get(variables, "tools")) > 0;
     pm_template *tmpl = NULL;
@@ -20,6 +21,13 @@ static int render(const char *dir, const json_t *variables, pm_rendered *out, pm
     int status = pm_template_open(&tmpl, dir, tools, err);
     if (status == PM_OK && !tmpl)
         status = pm_fail(err, PM_ERR_UNSUPPORTED, "%s: has no chat template", dir);
+    if (status == PM_OK) {
+        size_t len;
+        const char *source = pm_template_source(tmpl, &len);
+        const pm_call_format *calls = pm_reply_detect(source, len).calls;
+        if (calls && calls->short_ids)
+            status = pm_chat_short_ids(variables, err);
+    }
     if (status == PM_OK && pm_buf_printf(&path, "%s/tokenizer_config.json", dir) != PM_OK)
         status = pm_fail_memory(err);
     if (status == PM_OK && pm_is_there(path.data))

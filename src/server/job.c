@@ -146,6 +146,19 @@ void pm_job_send(pm_job *job, const char *event, json_t *value)
 
 /* ---- an answer takes shape ---- */
 
+/* An id for a call: nine letters and digits, which the templates of all models take. */
+static bool make_id(char out[10])
+{
+    static const char digits[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+    uint64_t number;
+    if (getentropy(&number, sizeof(number)) != 0)
+        return false;
+    for (int i = 0; i < 9; i++, number /= sizeof(digits) - 1)
+        out[i] = digits[number % (sizeof(digits) - 1)];
+    out[9] = '\0';
+    return true;
+}
+
 /* Room for another call, begun with its name and id. */
 static pm_call *new_call(pm_choice *choice, const pm_event *event)
 {
@@ -158,8 +171,9 @@ static pm_call *new_call(pm_choice *choice, const pm_event *event)
         choice->calls_cap = cap;
     }
     pm_call *call = &choice->calls[choice->n_calls];
-    char made[64];
-    snprintf(made, sizeof(made), "call_%s%02d%04zu", choice->job->exchange->id, choice->index, event->call);
+    char made[10];
+    if (!event->id && !make_id(made))
+        return NULL;
     *call = (pm_call){.name = strndup(event->text, event->len),
                       .id = event->id ? strndup(event->id, event->id_len) : strdup(made)};
     if (!call->name || !call->id) {
@@ -299,7 +313,8 @@ static void settle(pm_choice *choice, const pm_result *result)
     pm_refusal refusal;
     choice->cost = result->prompt;
     choice->stop_string = result->stop;
-    if (choice->parser && !job->failed && pm_parser_end(choice->parser, &err) != PM_OK) {
+    int (*end)(pm_parser *, pm_error *) = result->finish == PM_FINISH_LENGTH ? pm_parser_cut : pm_parser_end;
+    if (choice->parser && !job->failed && end(choice->parser, &err) != PM_OK) {
         pm_refuse_status(&refusal, PM_ERR_IO, &err);
         pm_job_fail(job, &refusal);
     }
@@ -356,12 +371,26 @@ json_t *pm_body_read(pm_exchange *exchange, pm_refusal *refusal)
     return NULL;
 }
 
+/* A model whose chat template has no place for tools never hears of them: it cannot be made to call one, and may go on
+ * without them. */
+static bool check_tools(const pm_job *job, pm_refusal *refusal)
+{
+    if (!job->server->no_tools || json_array_size(job->ask.tools) == 0 || job->ask.tool_use == PM_TOOLS_NONE)
+        return true;
+    if (job->ask.tool_use == PM_TOOLS_REQUIRED)
+        return pm_refuse(refusal, 400, "unsupported_parameter", "tools",
+                         "'tools' cannot be called: the model's chat template has no place for them");
+    pm_log_say(&job->server->log, "%s: warning: 'tools' are left out: the model's chat template has no place for them",
+               job->exchange->id);
+    return true;
+}
+
 /* The one prompt of a chat. */
 static bool chat_prompt(pm_job *job, pm_refusal *refusal)
 {
     pm_chat chat;
     pm_error err;
-    if (!pm_ask_chat(&job->ask, &chat, refusal))
+    if (!check_tools(job, refusal) || !pm_ask_chat(&job->ask, &chat, refusal))
         return false;
     int status = pm_chat_prompt(job->server->engine, &chat, &job->prompts[0], &err);
     if (status == PM_OK) {
@@ -469,6 +498,7 @@ static bool make_choice(pm_job *job, size_t index, pm_refusal *refusal)
         return pm_refuse(refusal, 500, NULL, NULL, "a random seed cannot be drawn");
     pm_parser_options parser = {.tools = job->tools,
                                 .no_calls = !job->tools,
+                                .only_calls = ask->tool_use == PM_TOOLS_REQUIRED,
                                 .reasoning = choice->prompt->reasoning,
                                 .on_event = on_event,
                                 .user = choice};

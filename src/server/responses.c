@@ -36,10 +36,11 @@ static json_t *part_of(pm_block_kind kind, const char *text, size_t len)
     return part;
 }
 
-/* Whether the answer was cut inside this block. */
-static bool was_cut(const pm_choice *choice, size_t index)
+/* Whether the answer was cut inside this block; calls are whole. */
+static bool was_cut(const pm_choice *choice, size_t index, pm_block_kind kind)
 {
-    return choice->done && choice->ending == PM_ENDING_LENGTH && index + 1 == pm_blocks_count(choice);
+    return choice->done && choice->ending == PM_ENDING_LENGTH && index + 1 == pm_blocks_count(choice) &&
+           kind != PM_BLOCK_CALL;
 }
 
 /* An item, as it is at its beginning or with what it says. */
@@ -48,7 +49,7 @@ static json_t *item_of(const pm_choice *choice, size_t index, bool begins)
     const char *text;
     size_t len;
     const pm_block *block = pm_block_at(choice, index, &text, &len);
-    const char *status = begins ? "in_progress" : was_cut(choice, index) ? "incomplete" : "completed";
+    const char *status = begins ? "in_progress" : was_cut(choice, index, block->kind) ? "incomplete" : "completed";
     json_t *id = item_id(choice, index, block->kind);
     json_t *parts = json_array();
     if (forms[block->kind].part && !begins)

@@ -53,6 +53,7 @@ struct pm_server {
     pthread_t thread;
     pm_engine *engine;
     pm_scheduler *scheduler;
+    bool no_tools;                          /* the chat template has no place for them */
     struct pm_kept_constraint *constraints; /* see constrain.c */
     uint64_t constraint_clock;
     pm_exchange *answering; /* exchanges that have a job */

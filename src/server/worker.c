@@ -62,6 +62,23 @@ static int choose_cache(pm_server *server, uint64_t available, uint64_t weights,
     return PM_OK;
 }
 
+/* Whether the chat template leaves out tools that it is given: two trials say the same. One that it complains about
+ * says nothing; then requests are told. */
+static bool leaves_tools_out(const pm_engine *engine)
+{
+    pm_chat chat = {.messages = "[{\"role\":\"user\",\"content\":\"x\"}]"};
+    char *without = NULL, *with = NULL;
+    size_t n_without, n_with;
+    bool same = pm_chat_text(engine, &chat, &without, &n_without, NULL) == PM_OK;
+    chat.tools = "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"description\":\"d\","
+                 "\"parameters\":{\"type\":\"object\",\"properties\":{}}}}]";
+    same = same && pm_chat_text(engine, &chat, &with, &n_with, NULL) == PM_OK && n_with == n_without &&
+           memcmp(with, without, n_with) == 0;
+    pm_free(without);
+    pm_free(with);
+    return same;
+}
+
 static int load(pm_server *server, pm_error *err)
 {
     const pm_serve_options *options = &server->options;
@@ -71,6 +88,7 @@ static int load(pm_server *server, pm_error *err)
     int status = pm_engine_open(&server->engine, options->model, &options->engine, err);
     if (status != PM_OK)
         return status;
+    server->no_tools = leaves_tools_out(server->engine);
     pm_engine_info(server->engine, &info);
     pm_scheduler_options chosen = {.parallel = options->parallel,
                                    .queue = options->queue,

@@ -23,6 +23,7 @@ struct pm_parser {
     void (*on_event)(void *user, const pm_event *event);
     void *user;
     json_t *tools; /* NULL: none */
+    bool only_calls;
     pm_call_reader reader;
     size_t n_calls; /* given out */
 
@@ -280,6 +281,7 @@ int pm_reply_new(pm_parser **out, pm_reply_format format, const pm_parser_option
     parser->on_event = options->on_event;
     parser->user = options->user;
     parser->tools = tools;
+    parser->only_calls = options->only_calls;
     parser->edge = true;
     if (parser->format.calls) {
         const char *call = format.calls->call;
@@ -315,6 +317,31 @@ int pm_parser_end(pm_parser *parser, pm_error *err)
         return pm_fail_memory(err);
     flush(parser);
     return PM_OK;
+}
+
+/* Whether what is held can be nothing but the beginning of a call. Where calls have no marker it may be other JSON. */
+static bool begins_call(const pm_parser *parser)
+{
+    const pm_buf *held = &parser->held;
+    if (parser->mode == IN_REASONING || held->len == 0)
+        return false;
+    return parser->only_calls ||
+           (parser->mode == IN_CALL ? *parser->opener || held->data[0] != '{' : parser->edge && parser->after_call);
+}
+
+int pm_parser_cut(pm_parser *parser, pm_error *err)
+{
+    pm_reading read = PM_READ_FAIL;
+    bool begins = begins_call(parser);
+    if (parser->mode == IN_CALL)
+        read = pm_call_cut(&parser->reader, parser->held.data);
+    if (read == PM_READ_MEMORY)
+        return pm_fail_memory(err);
+    if (read == PM_READ_DONE)
+        send_calls(parser);
+    else if (begins)
+        border(parser, IN_TEXT);
+    return pm_parser_end(parser, err);
 }
 
 void pm_parser_free(pm_parser *parser)

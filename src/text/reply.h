@@ -27,6 +27,7 @@ typedef struct pm_call_format {
      *     %v its value                              %V its value on lines of its own
      *     %t "true" when the value is a string, "false" when it is JSON */
     const char *call;
+    bool short_ids; /* templates refuse ids in messages that are not nine letters and digits */
 } pm_call_format;
 
 extern const pm_call_format pm_call_formats[];

@@ -446,6 +446,49 @@ pm_reading pm_call_read(pm_call_reader *reader, const char *block, size_t len, s
     return read == PM_READ_MORE && *reader->at == '\0' ? finish(reader) : read;
 }
 
+/* ---- blocks that were cut ---- */
+
+/* Whether a pattern from here on is only text that says nothing. */
+static bool says_nothing(const char *pattern)
+{
+    for (const char *part = strchr(pattern, '%'); part; part = strchr(part + 2, '%'))
+        if (part[1] != '_')
+            return false;
+    return true;
+}
+
+/* The length of a list that has begun, up to the last bracket that closed in it; 0: none did. */
+static size_t whole_part(span list, bool python)
+{
+    pm_scan scan = {0};
+    size_t whole = 0;
+    for (size_t i = 0; i < list.len; i++) {
+        int before = scan.depth;
+        pm_scan_byte(&scan, list.text[i], python);
+        if (before == 2 && scan.depth == 1)
+            whole = i + 1;
+    }
+    return whole;
+}
+
+pm_reading pm_call_cut(pm_call_reader *reader, const char *block)
+{
+    char code = reader->at[0] == '%' ? reader->at[1] : '\0';
+    if (says_nothing(reader->at))
+        return finish(reader);
+    if ((code != 'l' && code != 'p') || reader->matched == 0)
+        return PM_READ_FAIL;
+    pm_buf list = {0};
+    size_t n = whole_part((span){block + reader->start, reader->matched}, code == 'p');
+    pm_reading read = n ? PM_READ_DONE : PM_READ_FAIL;
+    if (n && (pm_buf_add(&list, block + reader->start, n) != PM_OK || pm_buf_add(&list, "]", 1) != PM_OK))
+        read = PM_READ_MEMORY;
+    if (read == PM_READ_DONE)
+        read = add_value(reader, code, (span){list.data, list.len});
+    pm_buf_free(&list);
+    return read;
+}
+
 void pm_call_reader_free(pm_call_reader *reader)
 {
     free_calls(reader);

@@ -59,8 +59,11 @@ const pm_call_format pm_call_formats[] = {
     {.name = "LFM2", .sign = {"<|tool_call_start|>"}, .call = "<|tool_call_start|>%_%p%_<|tool_call_end|>"},
     /* A template that only lists tools leaves it to the messages to have the calls in their text. */
     {.name = "LFM2", .sign = {"<|tool_list_start|>"}, .call = "<|tool_call_start|>%_%p%_<|tool_call_end|>"},
-    {.name = "Mistral", .sign = {"[TOOL_CALLS]", "[ARGS]"}, .call = "[TOOL_CALLS]%n%([CALL_ID]%d%)[ARGS]%_%a"},
-    {.name = "Mistral Nemo", .sign = {"[TOOL_CALLS]"}, .call = "[TOOL_CALLS]%_%l"},
+    {.name = "Mistral",
+     .sign = {"[TOOL_CALLS]", "[ARGS]"},
+     .call = "[TOOL_CALLS]%n%([CALL_ID]%d%)[ARGS]%_%a",
+     .short_ids = true},
+    {.name = "Mistral Nemo", .sign = {"[TOOL_CALLS]"}, .call = "[TOOL_CALLS]%_%l", .short_ids = true},
     {.name = "Granite", .sign = {"<|tool_call|>"}, .call = "<|tool_call|>%_%l"},
     {.name = "Llama 3", .sign = {"\"parameters\": ", "ipython"}, .open = "<|python_tag|>", .call = "%c"},
 };

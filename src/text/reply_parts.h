@@ -76,6 +76,10 @@ void pm_call_begin(pm_call_reader *reader, size_t skip);
 /* Reads block[*at], and with it what must be read again. On PM_READ_DONE the calls are there; on PM_READ_FAIL the block
  * cannot be a call: the byte that shows it is block[*at - 1]. */
 pm_reading pm_call_read(pm_call_reader *reader, const char *block, size_t len, size_t *at);
+
+/* The answer ends inside of the block, all of which was read: on PM_READ_DONE the calls are there that it has whole,
+ * on PM_READ_FAIL it has none. */
+pm_reading pm_call_cut(pm_call_reader *reader, const char *block);
 void pm_call_reader_free(pm_call_reader *reader);
 
 /* ---- values (reply_value.c); each gives PM_READ_DONE, PM_READ_FAIL or PM_READ_MEMORY ---- */

@@ -1,6 +1,7 @@
 """/v1/chat/completions and /v1/completions, through OpenAI's own client: what is asked is done, and said in its shapes."""
 
 import json
+import re
 
 import chain
 import openai
@@ -257,6 +258,79 @@ def test_calls_go_back(scripted):
     messages = [*history, *results, {"role": "user", "content": "hello"}]
     answer = scripted.chat.completions.create(model="scripts", messages=messages, tools=TOOLS)
     assert answer.choices[0].message.content == "Hello world"
+
+
+def test_ids_of_calls(scripted):
+    """The templates of some models take nine letters and digits, and those of the others anything."""
+    ids = [call["id"] for _ in range(3) for call in streamed(scripted, "calls", tools=TOOLS)["calls"]]
+    assert len(set(ids)) == 6 and all(re.fullmatch("[0-9A-Za-z]{9}", one) for one in ids), ids
+
+
+NINE = (
+    "{% for m in messages %}{% for c in m.tool_calls or [] %}[TOOL_CALLS]{% if c.id | length != 9 %}"
+    "{{ raise_exception('nine!') }}{% endif %}{{ c.id }}{% endfor %}{% if m.role == 'tool' %}"
+    "{% if m.tool_call_id | length != 9 %}{{ raise_exception('nine!') }}{% endif %}={{ m.tool_call_id }}{% endif %}{{ '\n' }}"
+    "{% endfor %}"
+)
+
+
+def test_ids_of_others(polymath, bundled, tmp_path):
+    """A conversation that began with another server goes on with a template that wants nine letters and digits."""
+    model = copy_model(bundled, tmp_path / "model")
+    (model / "chat_template.jinja").write_text(NINE)
+    theirs = ["call_0123456789abcdefghijklmn", "toolu_01A09q90qw90lq917835lq9", "functions.add:0", "AbCdEf123", "é" * 9]
+    calls = [{"id": one, "type": "function", "function": {"name": "f", "arguments": "{}"}} for one in theirs]
+    results = [{"role": "tool", "tool_call_id": one, "content": "3"} for one in reversed(theirs)]
+    history = [*QUESTION, {"role": "assistant", "content": "", "tool_calls": calls}, *results]
+    with Daemon(polymath, model, "--alias", "nine") as daemon:
+        prompts = [json.loads(daemon.request("/apply-template", {"messages": history})[2])["prompt"] for _ in range(2)]
+        assert prompts[0] == prompts[1]
+        _, made, *answers, _ = prompts[0].split("\n")
+        made = made.split("[TOOL_CALLS]")[1:]
+        assert [f"={one}" for one in reversed(made)] == answers
+        assert made[3] == theirs[3] and len(set(made)) == 5 and all(re.fullmatch("[0-9A-Za-z]{9}", one) for one in made)
+        status, _, body = daemon.request("/v1/chat/completions", {"messages": history, "max_tokens": 1})
+        assert status == 200, body
+        blocks = [{"type": "tool_use", "id": theirs[1], "name": "f", "input": {}}]
+        result = [{"type": "tool_result", "tool_use_id": theirs[1], "content": "3"}]
+        messages = [*QUESTION, {"role": "assistant", "content": blocks}, {"role": "user", "content": result}]
+        status, _, body = daemon.request("/v1/messages", {"messages": messages, "max_tokens": 1})
+        assert status == 200, body
+    (model / "chat_template.jinja").write_text(NINE.replace("[TOOL_CALLS]", " ").replace("!= 9", "== 9"))
+    with Daemon(polymath, model, "--alias", "any") as daemon:  # whose template may take the function out of the id
+        history[1]["tool_calls"], history[2:] = calls[:1], [{**results[-1]}]
+        prompt = json.loads(daemon.request("/apply-template", {"messages": history})[2])["prompt"]
+        assert prompt.split() == [theirs[0], "=" + theirs[0]]
+
+
+def test_calls_that_are_cut(scripted):
+    """At every token: what is whole is a call, what is not is no text either."""
+    last = ask(scripted, "calls cut", tools=TOOLS).usage.completion_tokens
+    seen = []
+    for n in range(1, last):
+        content, _, calls, finish = both_ways(scripted, "calls cut", tools=TOOLS, max_tokens=n)
+        assert finish == "length" and [name for name, _ in calls] == ["add"] * len(calls)
+        assert [json.loads(text) for _, text in calls] == [json.loads(text) for _, text in BOTH][: len(calls)]
+        assert "I add.".startswith(content) or "I add.<tool_call>".startswith(content), content
+        seen.append(len(calls))
+    assert seen == sorted(seen) and set(seen) == {0, 1, 2}
+    forced = {"tools": TOOLS, "tool_choice": "required", "max_tokens": 4}
+    assert both_ways(scripted, "hello", **forced) == ("", "", [], "length")
+
+
+def test_tools_that_the_template_leaves_out(server):
+    """The bundled model's template has no place for them: what cannot be done is refused, what is lost is said."""
+    before = len(server.lines())
+    body = {"messages": QUESTION, "tools": TOOLS}
+    for choice in "required", {"type": "function", "function": {"name": "add"}}:
+        status, _, answer = server.request("/v1/chat/completions", {**body, "tool_choice": choice})
+        error = json.loads(answer)["error"]
+        assert (status, error["param"]) == (400, "tools") and "template has no place" in error["message"]
+    for choice in "auto", "none":
+        status, headers, answer = server.request("/v1/chat/completions", {**body, "tool_choice": choice})
+        assert status == 200 and json.loads(answer)["choices"][0]["message"]["content"] == ANSWER
+        warned = [line for line in server.lines()[before:] if "warning" in line]
+        assert len(warned) == 1 and ("'tools' are left out" in warned[0]) and (headers["X-Request-Id"] in warned[0]) == (choice == "auto")
 
 
 @pytest.mark.parametrize("arguments", ["[1]", '"x"', "{bad", "", 5])
@@ -546,9 +620,9 @@ def test_forced_calls(scripted):
     assert reasoning == "let me see" and len(calls) == 1
 
 
-def test_forms_that_are_refused(server):
-    def refuse(**fields):
-        status, _, body = server.request("/v1/chat/completions", {"messages": QUESTION, **fields})
+def test_forms_that_are_refused(server, speaker):
+    def refuse(daemon=server, **fields):
+        status, _, body = daemon.request("/v1/chat/completions", {"messages": QUESTION, **fields})
         error = json.loads(body)["error"]
         assert status == 400, body
         return error["param"], error["message"]
@@ -563,5 +637,5 @@ def test_forms_that_are_refused(server):
     assert refuse(tools=[{"type": "function", "function": {}}])[0] == "tools"
     assert refuse(tools=[{"type": "web_search"}])[0] == "tools"
     other = {"type": "function", "function": {"name": "none such"}}
-    assert refuse(tools=TOOLS, tool_choice=other)[0] == "tool_choice"
+    assert refuse(speaker, tools=TOOLS, tool_choice=other)[0] == "tool_choice"
     assert refuse(response_format={"type": "json_object"}, ignore_eos=True)

@@ -507,6 +507,113 @@ static void test_types(void **state)
     }
 }
 
+/* ---- answers that were cut ---- */
+
+/* The events of the first n bytes of an answer that was cut there; the caller frees them. */
+static char *parse_cut(pm_reply_format format, const pm_parser_options *given, const char *text, size_t n)
+{
+    pm_parser *parser;
+    pm_error err;
+    record got = {0};
+    pm_parser_options options = *given;
+    options.on_event = on_event;
+    options.user = &got;
+    add(&got.text, "", 0);
+    assert_int_equal(pm_reply_new(&parser, format, &options, &err), PM_OK);
+    assert_int_equal(pm_parser_feed(parser, text, n, &err), PM_OK);
+    assert_int_equal(pm_parser_cut(parser, &err), PM_OK);
+    pm_parser_free(parser);
+    return got.text.data;
+}
+
+/* Answers with two calls, of every kind of pattern. A ^ stands behind the first marker, and behind what makes the first
+ * and the second call whole. */
+static const struct {
+    const char *format, *text;
+} cut_samples[] = {
+    {"Hermes", "Look.<tool_call>^\n{\"name\":\"get\",\"arguments\":{\"s\":\"a]\"}}^\n</tool_call>\n<tool_call>"
+               "{\"name\":\"get\",\"arguments\":{\"s\":\"b\"}}^</tool_call>"},
+    {"Qwen3-Coder", "Look.<tool_call>^\n<function=get>\n<parameter=s>\na]\n</parameter>\n</function>^\n</tool_call>"
+                    "<tool_call><function=get><parameter=s>b</parameter></function>^</tool_call>"},
+    {"GLM", "Look.<tool_call>^get<arg_key>s</arg_key><arg_value>a]</arg_value></tool_call>^"
+            "<tool_call>get<arg_key>s</arg_key><arg_value>b</arg_value></tool_call>^"},
+    {"DeepSeek V3.1",
+     "Look.<｜tool▁calls▁begin｜>^<｜tool▁call▁begin｜>get<｜tool▁sep｜>{\"s\":\"a]\"}^<｜tool▁call▁end｜>"
+     "<｜tool▁call▁begin｜>get<｜tool▁sep｜>{\"s\":\"b\"}^<｜tool▁call▁end｜><｜tool▁calls▁end｜>"},
+    {"MiniMax M2", "Look.<minimax:tool_call>^\n<invoke name=\"get\"><parameter name=\"s\">a]</parameter></invoke>^\n"
+                   "<invoke name=\"get\"><parameter name=\"s\">b</parameter></invoke>^</minimax:tool_call>"},
+    {"Nemotron", "Look.<TOOLCALL>^[{\"name\":\"get\",\"arguments\":{\"s\":\"a]\"}}^, "
+                 "{\"name\":\"get\",\"arguments\":{\"s\":\"b\"}}^]</TOOLCALL>"},
+    {"LFM2", "Look.<|tool_call_start|>^[get(s=\"a]\")^, get(s='b')^]<|tool_call_end|>"},
+    {"Mistral", "Look.[TOOL_CALLS]^get[CALL_ID]000000001[ARGS]{\"s\":\"a]\"}^[TOOL_CALLS]get[ARGS]{\"s\":\"b\"}^"},
+};
+
+/* Takes the marks out of a sample. */
+static void unmark(const char *text, char out[1024], size_t places[3])
+{
+    size_t n = 0, found = 0;
+    for (; *text; text++) {
+        if (*text != '^')
+            out[n++] = *text;
+        else
+            places[found++] = n;
+    }
+    out[n] = '\0';
+    assert_int_equal(found, 3);
+}
+
+/* Wherever an answer is cut: what is whole is a call, and nothing of another one is text. */
+static void test_cut(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < PM_COUNT(cut_samples); i++) {
+        pm_reply_format format = named(cut_samples[i].format);
+        char text[1024], want[1024];
+        size_t places[3];
+        unmark(cut_samples[i].text, text, places);
+        for (size_t n = 0; n <= strlen(text); n++) {
+            snprintf(want, sizeof(want), n < places[0] ? "%s%.*s%s" : "T(Look.)", n ? "T(" : "", (int)n, text,
+                     n ? ")" : "");
+            bool named_id = strstr(text, "[CALL_ID]") != NULL;
+            for (int call = 1; call <= 2 && n >= places[call]; call++)
+                snprintf(want + strlen(want), 64, "C(get|%s|{\"s\"%s\"%s\"})", named_id && call == 1 ? "000000001" : "",
+                         strchr(text, '{') ? ":" : ": ", call == 1 ? "a]" : "b");
+            char *got = parse_cut(format, &(pm_parser_options){.tools = TOOLS}, text, n);
+            if (strcmp(got, want) != 0)
+                fail_msg("%s, cut after\n  %.*s\ngives\n  %s\nand not\n  %s", cut_samples[i].format, (int)n, text, got,
+                         want);
+            free(got);
+        }
+    }
+}
+
+/* Without a marker JSON may be the answer, unless nothing but calls can be; reasoning and text stay. */
+static void test_cut_without_calls(void **state)
+{
+    static const struct {
+        const char *format, *text, *want;
+        bool only_calls;
+    } samples[] = {
+        {"Llama 3", "{\"name\": \"get\", \"para", "T({\"name\": \"get\", \"para)", false},
+        {"Llama 3", "{\"name\": \"get\", \"para", "", true},
+        {"Llama 3", "<|python_tag|>{\"name\": \"get\"", "", false},
+        {"Hermes", "<tool_", "T(<tool_)", false},
+        {"Hermes", "<tool_", "", true},
+        {"Hermes", "<think>so</thi", "R(so</thi)", true},
+        {"Hermes", "a < b \n", "T(a < b \n)", false},
+        {"Hermes", "", "", true},
+        {"Nemotron", "a <TOOLCALL>[{\"name\": 5}, {", "T(a)", false},
+        {"Nemotron", "a <TOOLCALL>[", "T(a)", false},
+    };
+    (void)state;
+    for (size_t i = 0; i < PM_COUNT(samples); i++) {
+        pm_parser_options options = {.tools = TOOLS, .only_calls = samples[i].only_calls};
+        char *got = parse_cut(named(samples[i].format), &options, samples[i].text, strlen(samples[i].text));
+        assert_string_equal(got, samples[i].want);
+        free(got);
+    }
+}
+
 /* ---- the table of formats ---- */
 
 static void test_detect(void **state)
@@ -808,6 +915,8 @@ int main(void)
         cmocka_unit_test(test_qwen_xml),
         cmocka_unit_test(test_other_xml),
         cmocka_unit_test(test_types),
+        cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_cut_without_calls),
         cmocka_unit_test(test_detect),
         cmocka_unit_test(test_table),
         cmocka_unit_test(test_markers),
