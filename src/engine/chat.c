@@ -8,21 +8,21 @@
 
 /* ---- messages ---- */
 
+/* Messages of failures begin with the place in the request, such as messages[0].content[1].type. */
+
 /* Appends the text of one part of a content list. */
-static int add_part(pm_buf *text, const json_t *part, size_t message, pm_error *err)
+static int add_part(pm_buf *text, const json_t *part, size_t message, size_t index, pm_error *err)
 {
     const char *type = json_string_value(json_object_get(part, "type"));
     const json_t *value = json_is_string(part) ? part : json_object_get(part, "text");
     if (!json_is_string(part)) {
         if (!type)
-            return pm_fail(err, PM_ERR_INVALID, "messages[%zu].content has a part without a type", message);
+            return pm_fail(err, PM_ERR_INVALID, "messages[%zu].content[%zu].type is missing", message, index);
         if (strcmp(type, "text") != 0)
             return pm_fail(err, PM_ERR_UNSUPPORTED,
-                           "messages[%zu].content has a part of type '%s': only text is "
-                           "supported",
-                           message, type);
+                           "messages[%zu].content[%zu].type is '%.100s': only text is supported", message, index, type);
         if (!json_is_string(value))
-            return pm_fail(err, PM_ERR_INVALID, "messages[%zu].content has a text part without text", message);
+            return pm_fail(err, PM_ERR_INVALID, "messages[%zu].content[%zu].text is missing", message, index);
     }
     if (pm_buf_add(text, json_string_value(value), json_string_length(value)) != PM_OK)
         return pm_fail_memory(err);
@@ -39,7 +39,7 @@ static int join_parts(json_t *message, const json_t *parts, size_t index, pm_err
     json_array_foreach((json_t *)parts, i, part)
     {
         if (status == PM_OK)
-            status = add_part(&text, part, index, err);
+            status = add_part(&text, part, index, i, err);
     }
     if (status == PM_OK && json_object_set_new(message, "content", json_stringn(text.data, text.len)) != 0)
         status = pm_fail_memory(err);
@@ -57,27 +57,27 @@ static int check_content(json_t *message, size_t index, pm_error *err)
     if (content && !json_is_null(content))
         return pm_fail(err, PM_ERR_INVALID, "messages[%zu].content is neither text nor a list of parts", index);
     if (json_array_size(json_object_get(message, "tool_calls")) == 0)
-        return pm_fail(err, PM_ERR_INVALID, "messages[%zu] has no content", index);
+        return pm_fail(err, PM_ERR_INVALID, "messages[%zu].content is missing", index);
     return PM_OK;
 }
 
-/* The wire has arguments as JSON text, templates iterate over an object. */
-static int parse_arguments(json_t *function, size_t index, pm_error *err)
+/* The wire has arguments as JSON text, templates iterate over an object; a call without any may have no text. */
+static int parse_arguments(json_t *function, size_t message, size_t index, pm_error *err)
 {
     json_t *arguments = json_object_get(function, "arguments"), *parsed = NULL;
-    char what[64];
+    char what[96];
+    snprintf(what, sizeof(what), "messages[%zu].tool_calls[%zu].function.arguments", message, index);
     if (!arguments || json_is_object(arguments))
         return PM_OK;
     if (!json_is_string(arguments))
-        return pm_fail(err, PM_ERR_INVALID, "messages[%zu]: a tool call's arguments are neither an object nor its text",
-                       index);
-    snprintf(what, sizeof(what), "messages[%zu]: a tool call's arguments", index);
-    int status = pm_json_text(what, json_string_value(arguments), json_string_length(arguments), &parsed, err);
+        return pm_fail(err, PM_ERR_INVALID, "%s is neither an object nor its text", what);
+    size_t len = json_string_length(arguments);
+    int status = pm_json_text(what, len ? json_string_value(arguments) : "{}", len ? len : 2, &parsed, err);
     if (status != PM_OK)
-        return status == PM_ERR_MEMORY ? status : pm_fail(err, PM_ERR_INVALID, "%s are not valid JSON", what);
+        return status == PM_ERR_MEMORY ? status : pm_fail(err, PM_ERR_INVALID, "%s is not valid JSON", what);
     if (!json_is_object(parsed)) {
         json_decref(parsed);
-        return pm_fail(err, PM_ERR_INVALID, "%s are not a JSON object", what);
+        return pm_fail(err, PM_ERR_INVALID, "%s is not a JSON object", what);
     }
     return json_object_set_new(function, "arguments", parsed) == 0 ? PM_OK : pm_fail_memory(err);
 }
@@ -94,8 +94,8 @@ static int check_tool_calls(json_t *message, size_t index, pm_error *err)
     {
         json_t *function = json_object_get(call, "function");
         if (!json_is_object(function) || !json_is_string(json_object_get(function, "name")))
-            return pm_fail(err, PM_ERR_INVALID, "messages[%zu].tool_calls[%zu] names no function", index, i);
-        int status = parse_arguments(function, index, err);
+            return pm_fail(err, PM_ERR_INVALID, "messages[%zu].tool_calls[%zu].function.name is missing", index, i);
+        int status = parse_arguments(function, index, i, err);
         if (status != PM_OK)
             return status;
     }
@@ -107,7 +107,7 @@ static int check_role(const json_t *message, size_t index, pm_error *err)
     static const char *const roles[] = {"system", "developer", "user", "assistant", "tool", "function"};
     const char *role = json_string_value(json_object_get(message, "role"));
     if (!role)
-        return pm_fail(err, PM_ERR_INVALID, "messages[%zu] has no role", index);
+        return pm_fail(err, PM_ERR_INVALID, "messages[%zu].role is missing", index);
     for (size_t i = 0; i < PM_COUNT(roles); i++)
         if (strcmp(role, roles[i]) == 0)
             return PM_OK;
@@ -182,7 +182,7 @@ static int check_tools(const json_t *tools, pm_error *err)
         if (!json_is_object(function))
             return pm_fail(err, PM_ERR_INVALID, "tools[%zu]%s is not an object", i, inner ? ".function" : "");
         if (json_string_length(json_object_get(function, "name")) == 0)
-            return pm_fail(err, PM_ERR_INVALID, "tools[%zu] is not a function with a name", i);
+            return pm_fail(err, PM_ERR_INVALID, "tools[%zu]%s.name is missing", i, inner ? ".function" : "");
     }
     return PM_OK;
 }
@@ -255,7 +255,7 @@ static int add_variables(json_t *all, const json_t *own, pm_error *err)
     json_object_foreach((json_t *)own, name, value)
     {
         if (strcmp(name, "messages") == 0 || strcmp(name, "tools") == 0 || strcmp(name, "add_generation_prompt") == 0)
-            return pm_fail(err, PM_ERR_INVALID, "variables holds '%s', which has a place of its own", name);
+            return pm_fail(err, PM_ERR_INVALID, "variables.%s has a place of its own", name);
         if (json_object_set(all, name, value) != 0)
             return pm_fail_memory(err);
     }

@@ -102,9 +102,7 @@ static const pm_field stream_options[] = {
 
 bool pm_read_stream_options(void *target, const char *name, json_t *value, pm_refusal *refusal)
 {
-    if (!json_is_object(value))
-        return pm_refuse(refusal, 400, "invalid_type", name, "'%s' must be an object", name);
-    return pm_fields_read(stream_options, value, target, refusal);
+    return pm_fields_read(stream_options, value, name, target, refusal);
 }
 
 bool pm_ask_check_model(const pm_server *server, const char *model, pm_refusal *refusal)

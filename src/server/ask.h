@@ -18,10 +18,13 @@ bool pm_read_top_k(void *ask, const char *name, json_t *value, pm_refusal *refus
 bool pm_read_top_p(void *ask, const char *name, json_t *value, pm_refusal *refusal);
 bool pm_read_stream_options(void *ask, const char *name, json_t *value, pm_refusal *refusal);
 
-/* Of chat.c, for protocols that have them too. */
+/* Of form.c. A chat's forms are {"type": "json_schema", "json_schema": {"schema": ...}}, those of other protocols have
+ * the schema in themselves. */
 bool pm_read_tool_choice(void *ask, const char *name, json_t *value, pm_refusal *refusal);
+bool pm_read_anthropic_choice(pm_ask *ask, const char *name, const json_t *value, pm_refusal *refusal);
 bool pm_read_parallel_calls(void *ask, const char *name, json_t *value, pm_refusal *refusal);
 bool pm_read_response_format(void *ask, const char *name, json_t *value, pm_refusal *refusal);
+bool pm_read_format(void *ask, const char *name, json_t *value, pm_refusal *refusal);
 
 /* What every protocol may say of sampling, beyond what its own documentation has: rows of a table. */
 #define PM_SAMPLING_EXTENSIONS                                                                                         \

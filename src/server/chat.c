@@ -8,14 +8,6 @@ static const char object_name[] = "chat.completion", chunk_name[] = "chat.comple
 
 /* ---- the request ---- */
 
-bool pm_read_parallel_calls(void *target, const char *name, json_t *value, pm_refusal *refusal)
-{
-    if (!json_is_boolean(value))
-        return pm_refuse(refusal, 400, "invalid_type", name, "'%s' must be true or false", name);
-    ((pm_ask *)target)->one_call = json_is_false(value);
-    return true;
-}
-
 static const pm_field fields[] = {
     PM_LIST("messages", PM_ASK(messages)),
     PM_TEXT("model", PM_ASK(model)),
@@ -67,9 +59,9 @@ static bool check_tools(const json_t *tools, pm_refusal *refusal)
         const char *type = json_string_value(json_object_get(tool, "type"));
         const json_t *function = json_object_get(tool, "function");
         if (!type || strcmp(type, "function") != 0)
-            return pm_refuse(refusal, 400, "unsupported_value", "tools", "tools[%zu].type must be \"function\"", i);
-        if (!json_is_string(json_object_get(function, "name")))
-            return pm_refuse(refusal, 400, "invalid_type", "tools", "tools[%zu].function has no name", i);
+            return pm_refuse_at(refusal, "unsupported_value", "must be \"function\"", "tools[%zu].type", i);
+        if (json_string_length(json_object_get(function, "name")) == 0)
+            return pm_refuse_at(refusal, "invalid_type", "is missing", "tools[%zu].function.name", i);
     }
     return true;
 }
@@ -193,7 +185,7 @@ static void end(pm_job *job)
 
 const pm_dialect pm_chat_dialect = {
     .prefix = "chatcmpl-",
-    .chat = true,
+    .chat = "messages",
     .fields = fields,
     .read = read_request,
     .piece = piece,

@@ -2,80 +2,11 @@
  * that the last ones are kept. */
 #include "constrain.h"
 
-#include "ask.h"
 #include "state.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- what requests say ---- */
-
-/* Takes the function that a forced call is of. */
-static bool name_function(pm_ask *ask, const char *name, const json_t *function, pm_refusal *refusal)
-{
-    if (!json_is_string(function))
-        return pm_refuse(refusal, 400, "invalid_value", name, "'%s' names no function", name);
-    ask->tool_use = PM_TOOLS_REQUIRED;
-    ask->function = json_string_value(function);
-    return true;
-}
-
-bool pm_read_tool_choice(void *target, const char *name, json_t *value, pm_refusal *refusal)
-{
-    static const char *const words[] = {
-        [PM_TOOLS_AUTO] = "auto", [PM_TOOLS_NONE] = "none", [PM_TOOLS_REQUIRED] = "required"};
-    pm_ask *ask = target;
-    const char *word = json_string_value(value), *type = json_string_value(json_object_get(value, "type"));
-    for (size_t i = 0; word && i < sizeof(words) / sizeof(*words); i++) {
-        if (strcmp(word, words[i]) == 0) {
-            ask->tool_use = (pm_tool_use)i;
-            return true;
-        }
-    }
-    if (type && strcmp(type, "function") == 0) {
-        const json_t *function = json_object_get(value, "function");
-        return name_function(ask, name, json_object_get(function ? function : value, "name"), refusal);
-    }
-    return pm_refuse(refusal, 400, "unsupported_value", name,
-                     "'%s' must be \"none\", \"auto\", \"required\" or the name of a function", name);
-}
-
-bool pm_read_anthropic_choice(pm_ask *ask, const char *name, const json_t *value, pm_refusal *refusal)
-{
-    static const char *const words[] = {
-        [PM_TOOLS_AUTO] = "auto", [PM_TOOLS_NONE] = "none", [PM_TOOLS_REQUIRED] = "any"};
-    const char *type = json_string_value(json_object_get(value, "type"));
-    for (size_t i = 0; type && i < sizeof(words) / sizeof(*words); i++) {
-        if (strcmp(type, words[i]) == 0) {
-            ask->tool_use = (pm_tool_use)i;
-            return true;
-        }
-    }
-    if (type && strcmp(type, "tool") == 0)
-        return name_function(ask, name, json_object_get(value, "name"), refusal);
-    return pm_refuse(refusal, 400, "invalid_value", name, "'%s' must have the type auto, any, tool or none", name);
-}
-
-bool pm_read_response_format(void *target, const char *name, json_t *value, pm_refusal *refusal)
-{
-    pm_ask *ask = target;
-    const char *type = json_string_value(json_object_get(value, "type"));
-    if (type && strcmp(type, "text") == 0)
-        return true;
-    if (type && strcmp(type, "json_object") == 0) {
-        ask->json_object = true;
-        return true;
-    }
-    if (!type || strcmp(type, "json_schema") != 0)
-        return pm_refuse(refusal, 400, "unsupported_value", name,
-                         "'%s' must have the type text, json_object or json_schema", name);
-    const json_t *inner = json_object_get(value, "json_schema");
-    ask->schema = json_object_get(inner ? inner : value, "schema");
-    if (!json_is_object(ask->schema))
-        return pm_refuse(refusal, 400, "invalid_type", name, "'%s' has no schema, or one that is no object", name);
-    return true;
-}
 
 /* ---- constraints that are kept ---- */
 
@@ -143,14 +74,43 @@ static pm_kept_constraint *obtain(pm_server *server, const pm_constraint_options
     return oldest;
 }
 
+/* Finds out whose schema an error is about: the answer's, or that of the tool that it begins with. */
+static void blame(const pm_job *job, pm_refusal *refusal)
+{
+    static const char *const members[] = {"function.parameters", "parameters", "input_schema"};
+    static const char schema[] = "schema";
+    size_t i, n = sizeof(schema) - 1;
+    const json_t *tool;
+    if (job->ask.tool_use != PM_TOOLS_REQUIRED) {
+        char text[sizeof(refusal->message)];
+        bool first = strncmp(refusal->message, schema, n) == 0;
+        snprintf(text, sizeof(text), "%.440s", refusal->message + (first ? n : 0));
+        pm_refuse(refusal, 400, refusal->code, job->ask.schema_at, "%s%s%s", job->ask.schema_at, first ? "" : ": ",
+                  text);
+        return;
+    }
+    snprintf(refusal->param, sizeof(refusal->param), "tools");
+    json_array_foreach(json_object_get(job->body, "tools"), i, tool)
+    {
+        const json_t *function = json_object_get(tool, "function"), *inner = function ? function : tool;
+        const char *name = json_string_value(json_object_get(inner, "name"));
+        char begin[128];
+        snprintf(begin, sizeof(begin), "tool '%.100s'", name ? name : "");
+        if (strncmp(refusal->message, begin, strlen(begin)) == 0)
+            snprintf(refusal->param, sizeof(refusal->param), "tools[%zu].%s", i,
+                     members[function                             ? 0
+                             : json_object_get(inner, members[1]) ? 1
+                                                                  : 2]);
+    }
+}
+
 bool pm_job_constrain(pm_job *job, pm_refusal *refusal)
 {
     const pm_ask *ask = &job->ask;
     bool required = ask->tool_use == PM_TOOLS_REQUIRED, format = ask->schema || ask->json_object;
-    const char *blamed = required ? "tool_choice" : "response_format";
     pm_error err;
     if (required && !job->tools)
-        return pm_refuse(refusal, 400, "invalid_value", blamed,
+        return pm_refuse(refusal, 400, "invalid_value", "tool_choice",
                          "'tool_choice' asks for a call, and there are no tools");
     if (!required && !format)
         return true;
@@ -165,9 +125,9 @@ bool pm_job_constrain(pm_job *job, pm_refusal *refusal)
     job->held = obtain(job->server, &options, &err);
     free(schema);
     if (!job->held) {
-        pm_refuse_status(refusal, err.code, &err);
-        if (refusal->status == 400)
-            snprintf(refusal->param, sizeof(refusal->param), "%s", blamed);
+        pm_refuse_status(job->exchange, refusal, err.code, &err);
+        if (refusal->status == 400 && !*refusal->param)
+            blame(job, refusal);
         return false;
     }
     job->constraint = job->held->constraint;

@@ -15,7 +15,4 @@ void pm_job_release(pm_job *job);
 /* Before the engine is closed. */
 void pm_constraints_free(pm_server *server);
 
-/* Anthropic's tool_choice. */
-bool pm_read_anthropic_choice(pm_ask *ask, const char *name, const json_t *value, pm_refusal *refusal);
-
 #endif

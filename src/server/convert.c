@@ -136,8 +136,12 @@ json_t *pm_parts_text(const pm_parts *parts, const json_t *content, const char *
         const char *type = json_string_value(json_object_get(part, "type"));
         const json_t *words = json_object_get(part, "text");
         if (!is_text_part(parts, type) || !json_is_string(words)) {
-            pm_refuse(refusal, 400, "unsupported_value", path, "'%s[%zu]' of type '%.64s' %s", path, i,
-                      type ? type : "", is_text_part(parts, type) ? "has no text" : "is not supported: only text is");
+            char why[128];
+            snprintf(why, sizeof(why), "is '%.64s': only text is supported", type ? type : "");
+            if (is_text_part(parts, type))
+                pm_refuse_at(refusal, "invalid_type", "must be a text", "%s[%zu].text", path, i);
+            else
+                pm_refuse_at(refusal, "unsupported_value", why, "%s[%zu].type", path, i);
             pm_str_free(&text);
             return NULL;
         }
@@ -173,17 +177,19 @@ static json_t *convert_tool(const json_t *tool, const char *schema)
 json_t *pm_convert_tools(const json_t *tools, const char *type, const char *schema, pm_refusal *refusal)
 {
     json_t *list = json_array();
+    char must_be[64];
     size_t i;
     const json_t *tool;
+    snprintf(must_be, sizeof(must_be), "must be \"%s\"", type);
     json_array_foreach((json_t *)tools, i, tool)
     {
         const char *name = json_string_value(json_object_get(tool, "name"));
         const char *own = json_string_value(json_object_get(tool, "type"));
         bool known = !own || strcmp(own, type) == 0;
         if (!known)
-            pm_refuse(refusal, 400, "unsupported_value", "tools", "'tools[%zu].type' must be \"%s\"", i, type);
-        else if (!name)
-            pm_refuse(refusal, 400, "invalid_type", "tools", "'tools[%zu]' has no name", i);
+            pm_refuse_at(refusal, "unsupported_value", must_be, "tools[%zu].type", i);
+        else if (!name || !*name)
+            pm_refuse_at(refusal, "invalid_type", "is missing", "tools[%zu].name", i);
         else if (json_array_append_new(list, convert_tool(tool, schema)) == 0)
             continue;
         else

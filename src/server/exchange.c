@@ -40,6 +40,16 @@ bool pm_refuse(pm_refusal *refusal, int status, const char *code, const char *pa
     return false;
 }
 
+bool pm_refuse_at(pm_refusal *refusal, const char *code, const char *why, const char *format, ...)
+{
+    char place[sizeof(refusal->param)];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(place, sizeof(place), format, list);
+    va_end(list);
+    return pm_refuse(refusal, 400, code, place, "'%s' %s", place, why);
+}
+
 pm_exchange *pm_exchange_new(pm_server *server)
 {
     pm_exchange *exchange = calloc(1, sizeof(*exchange));

@@ -29,6 +29,11 @@ typedef struct pm_refusal {
 bool pm_refuse(pm_refusal *refusal, int status, const char *code, const char *param, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
 
+/* The same with 400 for a field at a place that is put together, such as "tools[%zu].function.name": the message is the
+ * place in quotes, and `why`. */
+bool pm_refuse_at(pm_refusal *refusal, const char *code, const char *why, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
+
 /* What the log and the metrics say of a request. Counts are of all its answers. */
 typedef struct pm_record {
     size_t prompt, cached, answer; /* tokens; of the prompt, found in the cache; of the answers */

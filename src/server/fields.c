@@ -1,5 +1,6 @@
 #include "fields.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* What each kind takes, for messages. */
@@ -9,21 +10,21 @@ static const char *const takes[] = {
     [PM_FIELD_OBJECT] = "an object",
 };
 
-static bool wrong_kind(const pm_field *field, pm_refusal *refusal)
+static bool wrong_kind(const pm_field *field, const char *name, pm_refusal *refusal)
 {
-    return pm_refuse(refusal, 400, "invalid_type", field->name, "'%s' must be %s", field->name, takes[field->kind]);
+    return pm_refuse(refusal, 400, "invalid_type", name, "'%s' must be %s", name, takes[field->kind]);
 }
 
-static bool in_range(const pm_field *field, double x, pm_refusal *refusal)
+static bool in_range(const pm_field *field, const char *name, double x, pm_refusal *refusal)
 {
     if (x >= field->min && x <= field->max)
         return true;
-    return pm_refuse(refusal, 400, "invalid_value", field->name, "'%s' must be from %.15g to %.15g", field->name,
-                     field->min, field->max);
+    return pm_refuse(refusal, 400, "invalid_value", name, "'%s' must be from %.15g to %.15g", name, field->min,
+                     field->max);
 }
 
 /* Refuses a value that is not the one that means nothing. */
-static bool only(const pm_field *field, json_t *value, pm_refusal *refusal)
+static bool only(const pm_field *field, const char *name, json_t *value, pm_refusal *refusal)
 {
     json_t *allowed = field->only ? json_loads(field->only, JSON_DECODE_ANY, NULL) : NULL;
     bool same = allowed && json_equal(value, allowed);
@@ -31,17 +32,16 @@ static bool only(const pm_field *field, json_t *value, pm_refusal *refusal)
     if (same)
         return true;
     return field->only
-               ? pm_refuse(refusal, 400, "unsupported_value", field->name, "'%s' is supported only as %s", field->name,
-                           field->only)
-               : pm_refuse(refusal, 400, "unsupported_parameter", field->name, "'%s' is not supported", field->name);
+               ? pm_refuse(refusal, 400, "unsupported_value", name, "'%s' is supported only as %s", name, field->only)
+               : pm_refuse(refusal, 400, "unsupported_parameter", name, "'%s' is not supported", name);
 }
 
-static bool read_number(const pm_field *field, char *place, json_t *value, pm_refusal *refusal)
+static bool read_number(const pm_field *field, const char *name, char *place, json_t *value, pm_refusal *refusal)
 {
     bool whole = field->kind != PM_FIELD_FLOAT;
     if (whole ? !json_is_integer(value) : !json_is_number(value))
-        return wrong_kind(field, refusal);
-    if (!in_range(field, json_number_value(value), refusal))
+        return wrong_kind(field, name, refusal);
+    if (!in_range(field, name, json_number_value(value), refusal))
         return false;
     if (field->kind == PM_FIELD_WHOLE)
         *(int64_t *)place = json_integer_value(value);
@@ -52,50 +52,55 @@ static bool read_number(const pm_field *field, char *place, json_t *value, pm_re
     return true;
 }
 
-static bool read_field(const pm_field *field, void *target, json_t *value, pm_refusal *refusal)
+/* Reads a field whose full name is `name`. */
+static bool read_field(const pm_field *field, const char *name, void *target, json_t *value, pm_refusal *refusal)
 {
     char *place = (char *)target + field->offset;
     switch (field->kind) {
     case PM_FIELD_BOOL:
         if (!json_is_boolean(value))
-            return wrong_kind(field, refusal);
+            return wrong_kind(field, name, refusal);
         *(bool *)place = json_is_true(value);
         return true;
     case PM_FIELD_WHOLE:
     case PM_FIELD_INT:
-    case PM_FIELD_FLOAT: return read_number(field, place, value, refusal);
+    case PM_FIELD_FLOAT: return read_number(field, name, place, value, refusal);
     case PM_FIELD_TEXT:
         if (!json_is_string(value))
-            return wrong_kind(field, refusal);
+            return wrong_kind(field, name, refusal);
         *(const char **)place = json_string_value(value);
         return true;
     case PM_FIELD_LIST:
     case PM_FIELD_OBJECT:
         if (field->kind == PM_FIELD_LIST ? !json_is_array(value) : !json_is_object(value))
-            return wrong_kind(field, refusal);
+            return wrong_kind(field, name, refusal);
         *(json_t **)place = value;
         return true;
     case PM_FIELD_ANY: *(json_t **)place = value; return true;
-    case PM_FIELD_READ: return field->read(target, field->name, value, refusal);
-    case PM_FIELD_ONLY: return only(field, value, refusal);
+    case PM_FIELD_READ: return field->read(target, name, value, refusal);
+    case PM_FIELD_ONLY: return only(field, name, value, refusal);
     case PM_FIELD_VOID:
     case PM_FIELD_END: return true;
     }
     return true;
 }
 
-bool pm_fields_read(const pm_field *fields, json_t *object, void *target, pm_refusal *refusal)
+bool pm_fields_read(const pm_field *fields, json_t *object, const char *place, void *target, pm_refusal *refusal)
 {
     const char *name;
     json_t *value;
+    if (!json_is_object(object))
+        return pm_refuse(refusal, 400, "invalid_type", place, "'%s' must be an object", place ? place : "the body");
     json_object_foreach(object, name, value)
     {
+        char full[sizeof(refusal->param)];
         const pm_field *field = fields;
+        snprintf(full, sizeof(full), "%s%s%.64s", place ? place : "", place ? "." : "", name);
         while (field->kind != PM_FIELD_END && strcmp(field->name, name) != 0)
             field++;
         if (field->kind == PM_FIELD_END)
-            return pm_refuse(refusal, 400, "unknown_parameter", name, "there is no parameter '%.64s'", name);
-        if (!json_is_null(value) && !read_field(field, target, value, refusal))
+            return pm_refuse(refusal, 400, "unknown_parameter", full, "there is no parameter '%s'", full);
+        if (!json_is_null(value) && !read_field(field, full, target, value, refusal))
             return false;
     }
     return true;

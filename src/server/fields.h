@@ -86,7 +86,8 @@ typedef struct pm_field {
         .kind = PM_FIELD_END                                                                                           \
     }
 
-/* Reads an object into `target`. False with a refusal that names the field. */
-bool pm_fields_read(const pm_field *fields, json_t *object, void *target, pm_refusal *refusal);
+/* Reads an object into `target`. `place` is what the object is in the request, such as "reasoning"; NULL: the request.
+ * False with a refusal that names the field, such as "reasoning.effort". */
+bool pm_fields_read(const pm_field *fields, json_t *object, const char *place, void *target, pm_refusal *refusal);
 
 #endif

@@ -27,8 +27,39 @@ static const struct {
     {PM_ERR_BUSY, 429, "queue_full"},
 };
 
-void pm_refuse_status(pm_refusal *refusal, int status, const pm_error *err)
+/* Takes the folder of the model out of a message; returns whether it stood at its beginning. */
+static bool hide_folder(char *message, const char *folder)
 {
+    size_t n = strlen(folder);
+    bool first = n && strncmp(message, folder, n) == 0;
+    for (char *at = message; n && (at = strstr(at, folder));)
+        memmove(at, at + n + strspn(at + n, "/"), strlen(at + n + strspn(at + n, "/")) + 1);
+    return first;
+}
+
+/* The field that a sentence of the library's begins with is the one to blame. */
+static void blame_field(pm_refusal *refusal)
+{
+    static const char *const fields[][2] = {
+        {"messages", "messages"}, {"tools", "tools"}, {"variables", "chat_template_kwargs"}};
+    char text[sizeof(refusal->message)];
+    size_t n = strcspn(refusal->message, "[.: "), all = strcspn(refusal->message, " ");
+    for (size_t i = 0; i < sizeof(fields) / sizeof(*fields); i++) {
+        if (n != strlen(fields[i][0]) || strncmp(refusal->message, fields[i][0], n) != 0)
+            continue;
+        snprintf(text, sizeof(text), "%s", refusal->message + n);
+        all -= n + (all > n && text[all - n - 1] == ':');
+        snprintf(refusal->param, sizeof(refusal->param), "%s%.*s", fields[i][1], (int)all, text);
+        snprintf(refusal->message, sizeof(refusal->message), "%s%s", fields[i][1], text);
+        return;
+    }
+}
+
+void pm_refuse_status(const pm_exchange *exchange, pm_refusal *refusal, int status, const pm_error *err)
+{
+    pm_server *server = exchange->server;
+    const pm_dialect *dialect = exchange->route->dialect;
+    const char *chat = dialect ? dialect->chat : "messages";
     pm_refuse(refusal, 500, NULL, NULL, "%s", err->message);
     for (size_t i = 0; i < sizeof(statuses) / sizeof(*statuses); i++) {
         if (statuses[i].status == status) {
@@ -38,11 +69,21 @@ void pm_refuse_status(pm_refusal *refusal, int status, const pm_error *err)
     }
     if (refusal->status == 429)
         refusal->retry_after = 1;
-    /* A sentence of the library's about a message begins with its name. */
-    size_t n = strcspn(refusal->message, "[. ");
-    if (refusal->status == 400 &&
-        (strncmp(refusal->message, "messages", n) == 0 || strncmp(err->message, "tools", n) == 0))
-        snprintf(refusal->param, sizeof(refusal->param), "%.*s", (int)n, refusal->message);
+    bool file = hide_folder(refusal->message, server->options.model);
+    /* What comes after the place in a template may quote what was asked, which is not for the log. */
+    if (file)
+        pm_log_say(&server->log, "%s: %.*s", exchange->id,
+                   refusal->status == 400 ? (int)strcspn(err->message, " ") : (int)strlen(err->message), err->message);
+    if (refusal->status != 400)
+        return;
+    blame_field(refusal);
+    if (file && chat && status == PM_ERR_INVALID) {
+        char complaint[sizeof(refusal->message)];
+        snprintf(complaint, sizeof(complaint), "%s", refusal->message);
+        pm_refuse(refusal, 400, "invalid_value", chat, "'%s': %.480s", chat, complaint);
+    } else if (chat && strcmp(chat, "messages") != 0 && strncmp(refusal->param, "messages", 8) == 0) {
+        snprintf(refusal->param, sizeof(refusal->param), "%s", chat); /* it was made into messages */
+    }
 }
 
 /* ---- life ---- */
@@ -258,7 +299,7 @@ static int on_text(void *user, const char *text, size_t len)
     if (!choice->parser) {
         on_event(choice, &(pm_event){.kind = PM_EVENT_TEXT, .text = text, .len = len});
     } else if (pm_parser_feed(choice->parser, text, len, &err) != PM_OK) {
-        pm_refuse_status(&refusal, PM_ERR_IO, &err);
+        pm_refuse_status(job->exchange, &refusal, PM_ERR_IO, &err);
         pm_job_fail(job, &refusal);
     }
     return job->failed || choice->called;
@@ -315,7 +356,7 @@ static void settle(pm_choice *choice, const pm_result *result)
     choice->stop_string = result->stop;
     int (*end)(pm_parser *, pm_error *) = result->finish == PM_FINISH_LENGTH ? pm_parser_cut : pm_parser_end;
     if (choice->parser && !job->failed && end(choice->parser, &err) != PM_OK) {
-        pm_refuse_status(&refusal, PM_ERR_IO, &err);
+        pm_refuse_status(job->exchange, &refusal, PM_ERR_IO, &err);
         pm_job_fail(job, &refusal);
     }
     place_tokens(choice);
@@ -339,7 +380,7 @@ static void on_end(void *user, int status, const pm_error *err, pm_result *resul
     if (status == PM_OK) {
         settle(choice, result);
     } else {
-        pm_refuse_status(&refusal, status, err);
+        pm_refuse_status(job->exchange, &refusal, status, err);
         refusal.status = status == PM_ERR_MEMORY ? 500 : refusal.status;
         pm_job_fail(job, &refusal);
     }
@@ -398,7 +439,7 @@ static bool chat_prompt(pm_job *job, pm_refusal *refusal)
         job->tools = (char *)chat.tools;
         chat.tools = NULL;
     } else {
-        pm_refuse_status(refusal, status, &err);
+        pm_refuse_status(job->exchange, refusal, status, &err);
     }
     pm_ask_chat_free(&chat);
     return status == PM_OK;
@@ -410,7 +451,7 @@ static bool is_ids(const json_t *value)
 }
 
 /* One prompt of a completion: text or ids. */
-static bool raw_prompt(pm_job *job, const json_t *value, pm_prompt *out, pm_refusal *refusal)
+static bool raw_prompt(const pm_job *job, const json_t *value, pm_prompt *out, pm_refusal *refusal)
 {
     const pm_engine *engine = job->server->engine;
     pm_error err;
@@ -432,7 +473,7 @@ static bool raw_prompt(pm_job *job, const json_t *value, pm_prompt *out, pm_refu
     }
     if (status == PM_OK)
         return true;
-    pm_refuse_status(refusal, status, &err);
+    pm_refuse_status(job->exchange, refusal, status, &err);
     snprintf(refusal->param, sizeof(refusal->param), "prompt");
     return false;
 }
@@ -441,7 +482,7 @@ static bool raw_prompt(pm_job *job, const json_t *value, pm_prompt *out, pm_refu
 static bool make_prompts(pm_job *job, pm_refusal *refusal)
 {
     const json_t *prompt = job->ask.prompt;
-    bool chat = job->dialect->chat, many = !chat && json_is_array(prompt) && !is_ids(prompt);
+    bool chat = job->dialect->chat != NULL, many = !chat && json_is_array(prompt) && !is_ids(prompt);
     size_t most = (size_t)(job->server->options.queue ? job->server->options.queue : PM_QUEUE);
     most = most < PM_CHOICES_MAX ? most : PM_CHOICES_MAX;
     size_t n = many ? json_array_size(prompt) : 1;
@@ -485,7 +526,7 @@ static bool make_choice(pm_job *job, size_t index, pm_refusal *refusal)
         .logprobs = ask->logprobs,
         .top_logprobs = ask->logprobs ? (int)ask->top_logprobs : 0,
         .ignore_eos = ask->ignore_eos,
-        .markers = job->dialect->chat,
+        .markers = job->dialect->chat != NULL,
         .constraint = job->constraint,
         .on_text = on_text,
         .on_token = on_token,
@@ -508,7 +549,9 @@ static bool make_choice(pm_job *job, size_t index, pm_refusal *refusal)
     if (status == PM_OK)
         return true;
     choice_free(choice);
-    pm_refuse_status(refusal, status, &err);
+    pm_refuse_status(job->exchange, refusal, status, &err);
+    if (strncmp(err.message, "the logit bias", 14) == 0)
+        snprintf(refusal->param, sizeof(refusal->param), "logit_bias");
     return false;
 }
 
@@ -536,8 +579,9 @@ static bool read_ask(pm_job *job, pm_refusal *refusal)
     ask->max_tokens = -1;
     ask->n = 1;
     pm_engine_sampling(job->server->engine, &ask->sampling);
-    return pm_fields_read(job->dialect->fields, job->body, ask, refusal) &&
-           pm_ask_check_model(job->server, ask->model, refusal) && job->dialect->read(job, refusal);
+    return pm_fields_read(job->dialect->fields, job->body, NULL, ask, refusal) &&
+           pm_ask_check_model(job->server, ask->model, refusal) && job->dialect->read(job, refusal) &&
+           pm_ask_choose_tools(job, refusal);
 }
 
 /* Puts the exchange among those that are being answered. */

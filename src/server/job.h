@@ -28,12 +28,15 @@ typedef struct pm_ask {
     const char *effort; /* of reasoning, or NULL */
     int thinking;       /* for the dialect: 1 asked for, -1 unwanted, 0 not said */
     pm_tool_use tool_use;
-    const char *function; /* of the tools, the one that must be called; NULL: any */
-    json_t *schema;       /* of the answer, or NULL */
-    bool json_object;     /* the answer is some JSON object */
-    bool one_call;        /* the answer ends after its first call */
-    int64_t max_tokens;   /* -1: what the context leaves */
-    int64_t seed;         /* when `seeded`, else a random one */
+    const char *function;  /* of the tools, the one that must be called; NULL: any */
+    json_t *schema;        /* of the answer, or NULL */
+    char schema_at[64];    /* where the request has it */
+    const char *choice_at; /* the same of `function` */
+    json_t *allowed;       /* names of the tools that may be used; NULL: all */
+    bool json_object;      /* the answer is some JSON object */
+    bool one_call;         /* the answer ends after its first call */
+    int64_t max_tokens;    /* -1: what the context leaves */
+    int64_t seed;          /* when `seeded`, else a random one */
     bool seeded;
     int64_t n;            /* answers to each prompt */
     pm_sampling sampling; /* without seed and biases */
@@ -86,7 +89,7 @@ typedef struct pm_choice {
 /* A protocol. All functions but `read` and `end` may be NULL. */
 typedef struct pm_dialect {
     const char *prefix;            /* of the ids of answers */
-    bool chat;                     /* ask.messages, else ask.prompt */
+    const char *chat;              /* the field that has the messages; NULL: ask.prompt counts */
     bool always;                   /* piece and finish are called without ask.stream too */
     const struct pm_field *fields; /* of the body, see fields.h; the target is the job's pm_ask */
     /* What tables cannot say: checks, defaults, conversions. False with a refusal. */
@@ -157,6 +160,9 @@ bool pm_ask_variable(pm_job *job, const char *name, json_t *value);
 /* Adds those that ask.effort stands for. False with a refusal. */
 bool pm_ask_effort(pm_job *job, pm_refusal *refusal);
 
+/* Leaves of ask.tools (a chat's) those that ask.allowed names, and looks for ask.function. False with a refusal. */
+bool pm_ask_choose_tools(pm_job *job, pm_refusal *refusal);
+
 /* Refuses a request for a model that is not here. */
 bool pm_ask_check_model(const pm_server *server, const char *model, pm_refusal *refusal);
 
@@ -170,8 +176,8 @@ double pm_finite(double logprob);
 /* The entries of logprobs that have not been taken yet; NULL where there are none. */
 json_t *pm_choice_take_logprobs(pm_choice *choice);
 
-/* The refusal that an error of the library stands for. */
-void pm_refuse_status(pm_refusal *refusal, int status, const pm_error *err);
+/* The refusal that an error of the library stands for. Where things are on this machine is for the log only. */
+void pm_refuse_status(const pm_exchange *exchange, pm_refusal *refusal, int status, const pm_error *err);
 
 extern const pm_dialect pm_chat_dialect, pm_completions_dialect, pm_responses_dialect, pm_messages_dialect;
 

@@ -145,7 +145,7 @@ static void broken(pm_job *job, const pm_refusal *refusal)
 
 const pm_dialect pm_messages_dialect = {
     .prefix = "msg_",
-    .chat = true,
+    .chat = "messages",
     .always = true,
     .fields = pm_messages_fields,
     .read = pm_messages_read,

@@ -30,23 +30,21 @@ static bool read_thinking(void *target, const char *name, json_t *value, pm_refu
     for (size_t i = 0; type && i < sizeof(types) / sizeof(*types); i++) {
         if (strcmp(type, types[i].type) == 0) {
             ((pm_ask *)target)->thinking = types[i].thinking;
-            return pm_fields_read(thinking_fields, value, target, refusal);
+            return pm_fields_read(thinking_fields, value, name, target, refusal);
         }
     }
-    return pm_refuse(refusal, 400, "invalid_value", name, "'%s.type' must be enabled, adaptive or disabled", name);
+    return pm_refuse_at(refusal, "invalid_value", "must be enabled, adaptive or disabled", "%s.type", name);
 }
 
 static const pm_field output_fields[] = {
     PM_TEXT("effort", PM_ASK(effort)),
-    PM_READ("format", pm_read_response_format),
+    PM_READ("format", pm_read_format),
     PM_LAST,
 };
 
 static bool read_output_config(void *target, const char *name, json_t *value, pm_refusal *refusal)
 {
-    if (!json_is_object(value))
-        return pm_refuse(refusal, 400, "invalid_type", name, "'%s' must be an object", name);
-    return pm_fields_read(output_fields, value, target, refusal);
+    return pm_fields_read(output_fields, value, name, target, refusal);
 }
 
 static const pm_field choice_fields[] = {
@@ -59,7 +57,8 @@ static const pm_field choice_fields[] = {
 static bool read_tool_choice(void *target, const char *name, json_t *value, pm_refusal *refusal)
 {
     pm_ask *ask = target;
-    return pm_read_anthropic_choice(ask, name, value, refusal) && pm_fields_read(choice_fields, value, target, refusal);
+    return pm_read_anthropic_choice(ask, name, value, refusal) &&
+           pm_fields_read(choice_fields, value, name, target, refusal);
 }
 
 const pm_field pm_messages_fields[] = {
@@ -106,8 +105,8 @@ typedef struct block {
 
 static bool lacks(const block *one, const char *name)
 {
-    return pm_refuse(one->refusal, 400, "invalid_type", "messages",
-                     "'messages[%zu].content[%zu].%s' is missing or wrong", one->message, one->index, name);
+    return pm_refuse_at(one->refusal, "invalid_type", "is missing or wrong", "messages[%zu].content[%zu].%s",
+                        one->message, one->index, name);
 }
 
 static json_t *copy_text(const json_t *text)
@@ -206,9 +205,10 @@ static bool take_block(const block *one, const char *role)
     for (size_t i = 0; type && i < sizeof(block_types) / sizeof(*block_types); i++)
         if (strcmp(role, block_types[i].role) == 0 && strcmp(type, block_types[i].type) == 0)
             return block_types[i].take(one);
-    return pm_refuse(one->refusal, 400, "unsupported_value", "messages",
-                     "'messages[%zu].content[%zu]' of type '%.64s' is not supported in a message of the %s",
-                     one->message, one->index, type ? type : "", role);
+    char why[128];
+    snprintf(why, sizeof(why), "is '%.64s', which is not supported in a message of the %s", type ? type : "", role);
+    return pm_refuse_at(one->refusal, "unsupported_value", why, "messages[%zu].content[%zu].type", one->message,
+                        one->index);
 }
 
 static bool take_message(const json_t *message, size_t index, pm_talk *talk, pm_refusal *refusal)
@@ -217,11 +217,10 @@ static bool take_message(const json_t *message, size_t index, pm_talk *talk, pm_
     json_t *content = json_object_get(message, "content");
     block one = {.message = index, .talk = talk, .refusal = refusal};
     if (!role || (strcmp(role, "user") != 0 && strcmp(role, "assistant") != 0 && strcmp(role, "system") != 0))
-        return pm_refuse(refusal, 400, "invalid_value", "messages",
-                         "'messages[%zu].role' must be user, assistant or system", index);
+        return pm_refuse_at(refusal, "invalid_value", "must be user, assistant or system", "messages[%zu].role", index);
     if (!json_is_string(content) && !json_is_array(content))
-        return pm_refuse(refusal, 400, "invalid_type", "messages",
-                         "'messages[%zu].content' must be a text or a list of blocks", index);
+        return pm_refuse_at(refusal, "invalid_type", "must be a text or a list of blocks", "messages[%zu].content",
+                            index);
     if (json_is_string(content)) {
         json_t *alone = json_pack("{s:s, s:O}", "type", "text", "text", content);
         one.value = alone;
@@ -255,9 +254,9 @@ static bool take_messages(const pm_ask *ask, pm_talk *talk, pm_refusal *refusal)
             return false;
     }
     if (talk->turn)
-        return pm_refuse(refusal, 400, "unsupported_value", "messages",
-                         "'messages[%zu]' is the last and the assistant's: an answer cannot be begun for the model",
-                         n - 1);
+        return pm_refuse_at(refusal, "unsupported_value",
+                            "is the last and the assistant's: an answer cannot be begun for the model", "messages[%zu]",
+                            n - 1);
     return true;
 }
 
@@ -302,12 +301,12 @@ void pm_work_count_tokens(pm_exchange *exchange)
     pm_refusal refusal;
     pm_error err;
     job.body = pm_body_read(exchange, &refusal);
-    bool right = job.body && pm_fields_read(pm_messages_fields, job.body, &job.ask, &refusal) &&
+    bool right = job.body && pm_fields_read(pm_messages_fields, job.body, NULL, &job.ask, &refusal) &&
                  pm_ask_check_model(server, job.ask.model, &refusal) && convert(&job, &refusal) &&
                  pm_ask_chat(&job.ask, &chat, &refusal);
     int status = right ? pm_chat_prompt(server->engine, &chat, &prompt, &err) : PM_OK;
     if (status != PM_OK)
-        pm_refuse_status(&refusal, status, &err);
+        pm_refuse_status(exchange, &refusal, status, &err);
     if (!right || status != PM_OK)
         pm_exchange_refuse(exchange, &refusal);
     else

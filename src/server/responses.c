@@ -246,7 +246,7 @@ static void broken(pm_job *job, const pm_refusal *refusal)
 
 const pm_dialect pm_responses_dialect = {
     .prefix = "resp_",
-    .chat = true,
+    .chat = "input",
     .always = true,
     .fields = pm_responses_fields,
     .read = pm_responses_read,

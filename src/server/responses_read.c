@@ -37,22 +37,18 @@ static const pm_field reasoning_fields[] = {
 
 static bool read_reasoning(void *target, const char *name, json_t *value, pm_refusal *refusal)
 {
-    if (!json_is_object(value))
-        return pm_refuse(refusal, 400, "invalid_type", name, "'%s' must be an object", name);
-    return pm_fields_read(reasoning_fields, value, target, refusal);
+    return pm_fields_read(reasoning_fields, value, name, target, refusal);
 }
 
 static const pm_field text_fields[] = {
-    PM_READ("format", pm_read_response_format),
+    PM_READ("format", pm_read_format),
     PM_ONLY("verbosity", "\"medium\""),
     PM_LAST,
 };
 
 static bool read_text(void *target, const char *name, json_t *value, pm_refusal *refusal)
 {
-    if (!json_is_object(value))
-        return pm_refuse(refusal, 400, "invalid_type", name, "'%s' must be an object", name);
-    return pm_fields_read(text_fields, value, target, refusal);
+    return pm_fields_read(text_fields, value, name, target, refusal);
 }
 
 const pm_field pm_responses_fields[] = {
@@ -116,7 +112,7 @@ static const char *text_of(const item *one, const char *name)
 {
     const char *text = json_string_value(json_object_get(one->value, name));
     if (!text)
-        pm_refuse(one->refusal, 400, "invalid_type", "input", "'input[%zu].%s' must be a text", one->index, name);
+        pm_refuse_at(one->refusal, "invalid_type", "must be a text", "input[%zu].%s", one->index, name);
     return text;
 }
 
@@ -142,10 +138,10 @@ static bool take_message(const item *one)
         pm_talk_system(one->talk, json_string_value(text), json_string_length(text));
         json_decref(text);
     } else {
+        char why[128];
         json_decref(text);
-        return pm_refuse(one->refusal, 400, "invalid_value", "input",
-                         "'input[%zu].role' is '%.64s', not one of user, assistant, system, developer", one->index,
-                         role);
+        snprintf(why, sizeof(why), "is '%.64s', not one of user, assistant, system, developer", role);
+        return pm_refuse_at(one->refusal, "invalid_value", why, "input[%zu].role", one->index);
     }
     return true;
 }
@@ -197,8 +193,9 @@ static bool take_item(const item *one)
     for (size_t i = 0; word && i < sizeof(item_types) / sizeof(*item_types); i++)
         if (strcmp(word, item_types[i].type) == 0)
             return item_types[i].take(one);
-    return pm_refuse(one->refusal, 400, "unsupported_value", "input", "'input[%zu]' of type '%.64s' is not supported",
-                     one->index, word ? word : "");
+    char why[128];
+    snprintf(why, sizeof(why), "is '%.64s', which is not supported", word ? word : "");
+    return pm_refuse_at(one->refusal, "unsupported_value", why, "input[%zu].type", one->index);
 }
 
 static bool take_input(const pm_ask *ask, pm_talk *talk, pm_refusal *refusal)

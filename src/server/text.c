@@ -24,7 +24,7 @@ static json_t *read_texts(pm_exchange *exchange, const pm_field *fields, struct 
 {
     pm_refusal refusal;
     json_t *body = pm_body_read(exchange, &refusal);
-    if (body && pm_fields_read(fields, body, texts, &refusal) &&
+    if (body && pm_fields_read(fields, body, NULL, texts, &refusal) &&
         pm_ask_check_model(exchange->server, texts->model, &refusal))
         return body;
     json_decref(body);
@@ -142,11 +142,11 @@ void pm_work_template(pm_exchange *exchange)
     char *text;
     size_t len;
     json_t *body = pm_body_read(exchange, &refusal);
-    bool right = body && pm_fields_read(template_fields, body, &ask, &refusal) &&
+    bool right = body && pm_fields_read(template_fields, body, NULL, &ask, &refusal) &&
                  pm_ask_check_model(server, ask.model, &refusal) && pm_ask_chat(&ask, &chat, &refusal);
     int status = right ? pm_chat_text(server->engine, &chat, &text, &len, &err) : PM_OK;
     if (status != PM_OK)
-        pm_refuse_status(&refusal, status, &err);
+        pm_refuse_status(exchange, &refusal, status, &err);
     if (!right || status != PM_OK) {
         pm_exchange_refuse(exchange, &refusal);
     } else {

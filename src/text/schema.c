@@ -92,8 +92,9 @@ int32_t pm_schema_fail(pm_schema_reader *reader, pm_status code, const char *for
     va_start(args, format);
     vsnprintf(message, sizeof(message), format, args);
     va_end(args);
-    reader->status =
-        pm_fail(reader->err, code, "%s: #%s: %s", reader->what, reader->path.data ? reader->path.data : "", message);
+    bool inside = reader->path.len > 0;
+    reader->status = pm_fail(reader->err, code, "%s%s%s: %s", reader->what, inside ? ": #" : "",
+                             inside ? reader->path.data : "", message);
     return 0;
 }
 

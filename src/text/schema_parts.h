@@ -22,7 +22,7 @@ typedef enum pm_spelling {
 
 /* ---- schema.c ---- */
 
-/* Fails with "WHAT: PATH: " and the rest; returns 0, which is a node. */
+/* Fails with "WHAT: #PATH: " and the rest, without the path where that is empty; returns 0, which is a node. */
 int32_t pm_schema_fail(pm_schema_reader *reader, pm_status code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 int32_t pm_schema_fail_memory(pm_schema_reader *reader);

@@ -152,7 +152,7 @@ def test_a_message_cannot_steer_the_terminal(polymath, write):
         ("[]", ["messages is empty"]),
         ('{"messages": 5}', ["messages is not a list"]),
         ('[{"role": "wizard", "content": "x"}]', ["messages[0].role", "wizard"]),
-        ('[{"role": "user"}]', ["messages[0] has no content"]),
+        ('[{"role": "user"}]', ["messages[0].content is missing"]),
         ('[{"role": "user", "content": [{"type": "image"}]}]', ["messages[0].content", "'image'"]),
         ('{"messages": [{"role": "user", "content": "x"}], "tools": {}}', ["tools is not a list"]),
         ('{"messages": [{"role": "user", "content": "x"}], "tools": [{"name": "f"}, 5]}', ["tools[1]", "object"]),

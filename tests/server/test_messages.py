@@ -208,25 +208,27 @@ def test_an_agent(ask):
         ({"tool_choice": {"type": "some"}}, ["tool_choice"]),
         ({"tool_choice": "auto"}, ["tool_choice"]),
         ({"tool_choice": {"type": "any"}}, ["tool_choice", "no tools"]),
-        ({"tool_choice": {"type": "tool"}}, ["tool_choice"]),
+        ({"tool_choice": {"type": "tool"}}, ["'tool_choice.name'"]),
+        ({"tool_choice": {"type": "auto", "x": 1}}, ["'tool_choice.x'"]),
+        ({"thinking": {"type": "enabled", "x": 1}}, ["'thinking.x'"]),
         ({"thinking": {"type": "deep"}}, ["thinking.type"]),
         ({"mcp_servers": []}, ["mcp_servers"]),
         ({"container": "c"}, ["container"]),
         ({"context_management": {}}, ["context_management"]),
-        ({"output_config": {"format": {"type": "json_schema", "schema": {"not": {}}}}}, ["'not'"]),
-        ({"output_config": {"format": {"type": "xml"}}}, ["format"]),
+        ({"output_config": {"format": {"type": "json_schema", "schema": {"not": {}}}}}, ["output_config.format.schema", "'not'"]),
+        ({"output_config": {"format": {"type": "xml"}}}, ["output_config.format.type"]),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, ["tools[0].type"]),
         ({"tools": [{}]}, ["tools[0]", "name"]),
         ({"stop_sequences": [""]}, ["stop_sequences"]),
         ({"system": 5}, ["system"]),
-        ({"system": [{"type": "image"}]}, ["'system[0]' of type 'image'"]),
+        ({"system": [{"type": "image"}]}, ["'system[0].type' is 'image'"]),
         ({"mirostat": 1}, ["mirostat"]),
         ({"messages": []}, ["'messages'"]),
         ({"messages": "x"}, ["'messages'"]),
         ({"messages": [5]}, ["messages[0].role"]),
         ({"messages": [{"role": "tool", "content": "x"}]}, ["messages[0].role"]),
         ({"messages": [{"role": "user"}]}, ["messages[0].content"]),
-        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, ["content[0]' of type 'image'"]),
+        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, ["messages[0].content[0].type' is 'image'"]),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, ["messages[0].content[0].text"]),
         ({"messages": [{"role": "user", "content": [{"type": "tool_use"}]}]}, ["'tool_use'", "user"]),
         ({"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "x", "name": "f"}]}]}, ["input"]),
@@ -247,7 +249,7 @@ def test_what_is_refused_is_named(speaker, fields, words):
 def test_errors_of_the_client(ask, client, polymath, bundled, tmp_path):
     with pytest.raises(anthropic.NotFoundError, match="no model 'other'"):
         ask("hello", model="other")
-    with pytest.raises(anthropic.BadRequestError, match="messages\\[0\\].content\\[0\\]' of type 'image'"):
+    with pytest.raises(anthropic.BadRequestError, match="messages\\[0\\].content\\[0\\].type' is 'image'"):
         client.messages.count_tokens(model="spoken", messages=[{"role": "user", "content": [{"type": "image", "source": {}}]}])
     (tmp_path / "keys").write_text("secret\n")
     with Daemon(polymath, bundled, "--api-key-file", tmp_path / "keys") as daemon:

@@ -58,6 +58,18 @@ def scripted(polymath, tmp_path_factory):
         yield OpenAI(base_url=daemon.url + "/v1", api_key="none", max_retries=0, timeout=60)
 
 
+@pytest.fixture(scope="module")
+def picky(polymath, bundled, tmp_path_factory):
+    """A server whose template takes one message only."""
+    model = copy_model(bundled, tmp_path_factory.mktemp("picky") / "model")
+    template = "{% if messages | length > 1 %}{{ raise_exception('turns must alternate') }}{% endif %}"
+    path = model / "chat_template.jinja"
+    path.write_text(template + path.read_text())
+    with Daemon(polymath, model, "--alias", "picky") as daemon:
+        daemon.model = model
+        yield daemon
+
+
 def ask(client, content, **fields):
     return client.chat.completions.create(model="scripts", messages=[{"role": "user", "content": content}], **fields)
 
@@ -333,13 +345,62 @@ def test_tools_that_the_template_leaves_out(server):
         assert len(warned) == 1 and ("'tools' are left out" in warned[0]) and (headers["X-Request-Id"] in warned[0]) == (choice == "auto")
 
 
-@pytest.mark.parametrize("arguments", ["[1]", '"x"', "{bad", "", 5])
+@pytest.mark.parametrize("arguments", ["[1]", '"x"', "{bad", " ", 5])
 def test_arguments_that_are_none(server, arguments):
     """J8."""
     call = {"id": "c", "type": "function", "function": {"name": "add", "arguments": arguments}}
     messages = [*QUESTION, {"role": "assistant", "content": "", "tool_calls": [call]}, *QUESTION]
     status, _, body = server.request("/v1/chat/completions", {"messages": messages})
-    assert status == 400 and "arguments" in json.loads(body)["error"]["message"]
+    error = json.loads(body)["error"]
+    assert status == 400 and error["param"] == "messages[1].tool_calls[0].function.arguments"
+    assert error["param"] in error["message"]
+
+
+def test_a_call_without_arguments(speaker):
+    """Some clients send no text at all."""
+    call = lambda arguments: {"id": "c", "type": "function", "function": {"name": "add", "arguments": arguments}}
+    prompts = [
+        json.loads(speaker.request("/apply-template", {"messages": [
+            *QUESTION, {"role": "assistant", "content": "", "tool_calls": [call(text)]}]})[2])["prompt"]
+        for text in ("", "{}")
+    ]  # fmt: skip
+    assert prompts[0] == prompts[1] and '"arguments": {}' in prompts[0]
+    items = [*QUESTION, {"type": "function_call", "call_id": "c", "name": "add", "arguments": ""}, {"role": "user", "content": "hello"}]
+    assert speaker.request("/v1/responses", {"input": items})[0] == 200
+
+
+def test_tools_that_are_allowed(scripted):
+    """Of all tools these are the ones that the model hears of."""
+    choice = lambda mode, *names: {"type": "allowed_tools", "allowed_tools": {
+        "mode": mode, "tools": [{"type": "function", "function": {"name": name}} for name in names]}}  # fmt: skip
+    forced = both_ways(scripted, "hello", tools=CHOICES, tool_choice=choice("required", "length"), parallel_tool_calls=False)
+    ((name, arguments),) = forced[2]
+    assert name == "length" and json.loads(arguments)["unit"] in ("m", "km")
+    length = lambda **fields: ask(scripted, "hello", **fields).usage.prompt_tokens
+    assert length(tools=CHOICES, tool_choice=choice("auto", "weather")) == length(tools=CHOICES[:1])
+    flat = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "length"}]}
+    tools = [{"type": "function", **tool["function"]} for tool in CHOICES]
+    answer = scripted.responses.create(model="scripts", input="hello", tools=tools, tool_choice=flat, parallel_tool_calls=False)
+    assert [item.name for item in answer.output] == ["length"]
+
+
+@pytest.mark.parametrize("path, field, more", [
+    ("/v1/chat/completions", "messages", {}),
+    ("/v1/responses", "input", {}),
+    ("/v1/messages", "messages", {"max_tokens": 3}),
+    ("/v1/messages/count_tokens", "messages", {}),
+    ("/apply-template", "messages", {}),
+])  # fmt: skip
+def test_complaints_say_nothing_of_the_server(picky, path, field, more):
+    """The client reads the template's own words and the field, the log has the file."""
+    history = [*QUESTION, {"role": "assistant", "content": "x"}, *QUESTION]
+    status, headers, body = picky.request(path, {field: history, **more})
+    error = json.loads(body)["error"]
+    assert status == 400 and "turns must alternate" in error["message"] and f"'{field}'" in error["message"], body
+    assert error.get("param", field) == field and str(picky.model) not in body.decode()
+    request = headers["X-Request-Id"]
+    place = f"{request}: {picky.model}/chat_template.jinja:1:"
+    assert any(place in line and "turns" not in line for line in picky.lines()), picky.lines()
 
 
 # ---- sampling ----
@@ -472,7 +533,7 @@ def test_malformed_messages(server, messages, stream):
     status, headers, body = server.request("/v1/chat/completions", {"messages": messages, "stream": stream})
     error = json.loads(body)["error"]
     assert (status, headers["Content-Type"]) == (400, "application/json")
-    assert error["type"] == "invalid_request_error" and "messages" in error["message"] and error["param"] == "messages"
+    assert error["type"] == "invalid_request_error" and "messages" in error["message"] and error["param"].startswith("messages")
     assert server.request("/v1/chat/completions", {"stream": stream})[0] == 400
 
 
@@ -513,17 +574,12 @@ def test_models(client, server):
         assert server.request(path, {**body, "model": "gpt-4"})[0] == 404
 
 
-def test_template_complaints(polymath, bundled, tmp_path):
+def test_template_complaints(picky):
     """J5: a template's own complaint is the answer, and the server goes on."""
-    model = copy_model(bundled, tmp_path / "model")
-    template = "{% if messages | length > 1 %}{{ raise_exception('turns must alternate') }}{% endif %}"
-    path = model / "chat_template.jinja"
-    path.write_text(template + path.read_text())
-    with Daemon(polymath, model, "--alias", "picky") as daemon:
-        client = OpenAI(base_url=daemon.url + "/v1", api_key="none", max_retries=0)
-        with pytest.raises(openai.BadRequestError, match="turns must alternate"):
-            client.chat.completions.create(model="picky", messages=QUESTION * 2)
-        assert client.chat.completions.create(model="picky", messages=QUESTION).choices[0].message.content == ANSWER
+    client = OpenAI(base_url=picky.url + "/v1", api_key="none", max_retries=0)
+    with pytest.raises(openai.BadRequestError, match="turns must alternate"):
+        client.chat.completions.create(model="picky", messages=QUESTION * 2)
+    assert client.chat.completions.create(model="picky", messages=QUESTION).choices[0].message.content == ANSWER
 
 
 # ---- tokens ----
@@ -620,22 +676,77 @@ def test_forced_calls(scripted):
     assert reasoning == "let me see" and len(calls) == 1
 
 
-def test_forms_that_are_refused(server, speaker):
-    def refuse(daemon=server, **fields):
-        status, _, body = daemon.request("/v1/chat/completions", {"messages": QUESTION, **fields})
-        error = json.loads(body)["error"]
-        assert status == 400, body
-        return error["param"], error["message"]
+CALL_OF = lambda **function: [*QUESTION, {"role": "assistant", "tool_calls": [{"id": "a", "function": function}]}]
+FORM = lambda schema: {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+FUNCTION = lambda **members: {"type": "function", "function": members}
 
-    schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"not": {}}}}
-    param, message = refuse(response_format=schema)
-    assert param == "response_format" and "not" in message
-    for bad in 5, {}, {"type": "xml"}, {"type": "json_schema"}, {"type": "json_schema", "json_schema": {"schema": 5}}:
-        assert refuse(response_format=bad)[0] == "response_format"
-    for bad in 5, "some", {"type": "function"}, {"type": "function", "function": {}}, "required":
-        assert refuse(tool_choice=bad)[0] == "tool_choice"
-    assert refuse(tools=[{"type": "function", "function": {}}])[0] == "tools"
-    assert refuse(tools=[{"type": "web_search"}])[0] == "tools"
-    other = {"type": "function", "function": {"name": "none such"}}
-    assert refuse(speaker, tools=TOOLS, tool_choice=other)[0] == "tool_choice"
-    assert refuse(response_format={"type": "json_object"}, ignore_eos=True)
+
+@pytest.mark.parametrize(
+    "fields, param, words",
+    [
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "image_url"}]}]},
+         "messages[0].content[1].type", "only text"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text", "missing"),
+        ({"messages": [*QUESTION, {"content": "x"}]}, "messages[1].role", "missing"),
+        ({"messages": [{"role": "king", "content": "x"}]}, "messages[0].role", "king"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content", "missing"),
+        ({"messages": CALL_OF(arguments="{}")}, "messages[1].tool_calls[0].function.name", "missing"),
+        ({"messages": CALL_OF(name="f", arguments="[")}, "messages[1].tool_calls[0].function.arguments", "JSON"),
+        ({"messages": []}, "messages", "empty"),
+        ({"tools": [5]}, "tools[0].type", "function"),
+        ({"tools": [*TOOLS, FUNCTION()]}, "tools[1].function.name", "missing"),
+        ({"tools": [*TOOLS, FUNCTION(name="")]}, "tools[1].function.name", "missing"),
+        ({"tools": [*TOOLS, {"type": "web_search"}]}, "tools[1].type", "function"),
+        ({"tools": [FUNCTION(name="f"), FUNCTION(name="g", parameters={"properties": {"a": {"not": {}}}})],
+          "tool_choice": "required"}, "tools[1].function.parameters", "#/properties/a: 'not'"),
+        ({"tools": [FUNCTION(name="g", parameters={"not": {}})], "tool_choice": "required"},
+         "tools[0].function.parameters", "tool 'g': 'not'"),
+        ({"tool_choice": "required"}, "tool_choice", "no tools"),
+        ({"tool_choice": "some"}, "tool_choice", "required"),
+        ({"tool_choice": 5}, "tool_choice", "required"),
+        ({"tool_choice": {"type": "function"}}, "tool_choice.name", "function"),
+        ({"tool_choice": {"type": "function", "function": {}}}, "tool_choice.function.name", "function"),
+        ({"tools": TOOLS, "tool_choice": FUNCTION(name="none such")}, "tool_choice.function.name", "none of the tools"),
+        ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [
+            FUNCTION(name="add"), FUNCTION(name="sub")]}}}, "tool_choice.allowed_tools.tools[1]", "none of the tools"),
+        ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "all", "tools": []}}},
+         "tool_choice.allowed_tools.mode", "auto"),
+        ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "mode": "auto"}}, "tool_choice.tools", "list"),
+        ({"response_format": 5}, "response_format", "object"),
+        ({"response_format": {}}, "response_format.type", "json_schema"),
+        ({"response_format": {"type": "xml"}}, "response_format.type", "json_schema"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema", "missing"),
+        ({"response_format": {"type": "json_schema", "schema": {}}}, "response_format.schema", "no parameter"),
+        ({"response_format": {"type": "text", "schema": {}}}, "response_format.schema", "no parameter"),
+        ({"response_format": FORM(5)}, "response_format.json_schema.schema", "object"),
+        ({"response_format": FORM({"not": {}})}, "response_format.json_schema.schema", "'not'"),
+        ({"response_format": FORM({"properties": {"a": {"not": {}}}})}, "response_format.json_schema.schema", "#/properties/a"),
+        ({"response_format": {"type": "json_object", "schema": {"not": {}}}}, "response_format.schema", "'not'"),
+        ({"stream_options": 5}, "stream_options", "object"),
+        ({"stream_options": {"foo": 1}}, "stream_options.foo", "no parameter"),
+        ({"stream_options": {"include_usage": 1}}, "stream_options.include_usage", "true or false"),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs.messages", "place of its own"),
+        ({"chat_template_kwargs": 5}, "chat_template_kwargs", "object"),
+        ({"logit_bias": {"999999": 1}}, "logit_bias", "999999"),
+        ({"verbosity": "low"}, "verbosity", "medium"),
+        ({"store": True}, "store", "false"),
+    ],
+)  # fmt: skip
+def test_refusals_name_the_field(speaker, fields, param, words):
+    """By its whole path, in the message too where that quotes one."""
+    status, _, body = speaker.request("/v1/chat/completions", {"messages": QUESTION, **fields})
+    error = json.loads(body)["error"]
+    assert (status, error["param"]) == (400, param), body
+    assert words in error["message"] and "#:" not in error["message"] and "variables" not in error["message"]
+
+
+def test_a_schema_beside_json_object(client):
+    """As other servers have it."""
+    form = {"type": "json_object", "schema": PERSON}
+    fields = {"model": "default", "messages": QUESTION, "response_format": form}
+    assert list(json.loads(client.chat.completions.create(**fields).choices[0].message.content)) == ["name", "age"]
+
+
+def test_a_form_that_cannot_go_on(server):
+    form = {"response_format": {"type": "json_object"}, "ignore_eos": True}
+    assert server.request("/v1/chat/completions", {"messages": QUESTION, **form})[0] == 400

@@ -203,10 +203,10 @@ def test_answers_held_to_a_form(ask, server):
         ({"max_output_tokens": -1}, ["max_output_tokens"]),
         ({"temperature": "warm"}, ["temperature"]),
         ({"extra_body": {"mirostat": 1}}, ["mirostat"]),
-        ({"reasoning": {"mode": "pro"}}, ["mode"]),
-        ({"text": {"verbosity": "low"}}, ["verbosity"]),
-        ({"text": {"format": {"type": "xml"}}}, ["format"]),
-        ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {"not": {}}}}}, ["'not'"]),
+        ({"reasoning": {"mode": "pro"}}, ["'reasoning.mode'"]),
+        ({"text": {"verbosity": "low"}}, ["'text.verbosity'"]),
+        ({"text": {"format": {"type": "xml"}}}, ["'text.format.type'"]),
+        ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {"not": {}}}}}, ["text.format.schema", "'not'"]),
         ({"tool_choice": "required"}, ["tool_choice"]),
         ({"instructions": 5}, ["instructions"]),
     ],
@@ -224,15 +224,15 @@ def test_what_is_refused_is_named(ask, fields, words):
         (None, "'input' must be"),
         ([], "'input' must be"),
         (5, "'input' must be"),
-        ([5], "'input[0]' of type ''"),
-        ([{"type": "item_reference", "id": "x"}], "'input[0]' of type 'item_reference'"),
+        ([5], "'input[0].type' is ''"),
+        ([{"type": "item_reference", "id": "x"}], "'input[0].type' is 'item_reference'"),
         ([{"role": "user"}], "'input[0].content'"),
         ([{"content": "x"}], "'input[0].role'"),
         ([{"role": "tool", "content": "x"}], "'input[0].role' is 'tool'"),
-        ([{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}], "'input[0].content[0]' of type 'input_image'"),
-        ([{"role": "user", "content": [{"type": "input_text"}]}], "'input[0].content[0]' of type 'input_text' has no text"),
+        ([{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}], "'input[0].content[0].type' is 'input_image'"),
+        ([{"role": "user", "content": [{"type": "input_text"}]}], "'input[0].content[0].text' must be"),
         ([{"type": "function_call", "name": "f", "arguments": "{}"}], "'input[0].call_id'"),
-        ([{"type": "function_call", "call_id": "c", "name": "f", "arguments": "{"}], "arguments are not valid JSON"),
+        ([{"type": "function_call", "call_id": "c", "name": "f", "arguments": "{"}], "arguments is not valid JSON"),
         ([{"type": "function_call_output", "call_id": "c"}], "'input[0].output'"),
     ],
 )  # fmt: skip
@@ -240,6 +240,7 @@ def test_bad_input_is_named(speaker, items, words):
     status, _, body = speaker.request("/v1/responses", {"model": "spoken", "input": items})
     error = json.loads(body)["error"]
     assert status == 400 and words in error["message"], (status, body)
+    assert error["param"].startswith("input") and error["param"] in error["message"] + "input"
 
 
 def test_missing_input(speaker):

@@ -113,21 +113,23 @@ static void test_refusals(void **state)
         {"5", PM_ERR_INVALID, "messages is not a list"},
         {"{}", PM_ERR_INVALID, "messages is not a list"},
         {"[5]", PM_ERR_INVALID, "messages[0] is not an object"},
-        {"[{}]", PM_ERR_INVALID, "messages[0] has no role"},
-        {"[{\"role\":5,\"content\":\"\"}]", PM_ERR_INVALID, "messages[0] has no role"},
+        {"[{}]", PM_ERR_INVALID, "messages[0].role is missing"},
+        {"[{\"role\":5,\"content\":\"\"}]", PM_ERR_INVALID, "messages[0].role is missing"},
         {"[{\"role\":\"usr\",\"content\":\"\"}]", PM_ERR_INVALID, "messages[0].role is 'usr'"},
-        {"[{\"role\":\"user\"}]", PM_ERR_INVALID, "messages[0] has no content"},
-        {"[{\"role\":\"user\",\"content\":null}]", PM_ERR_INVALID, "messages[0] has no content"},
+        {"[{\"role\":\"user\"}]", PM_ERR_INVALID, "messages[0].content is missing"},
+        {"[{\"role\":\"user\",\"content\":null}]", PM_ERR_INVALID, "messages[0].content is missing"},
         {"[{\"role\":\"user\",\"content\":5}]", PM_ERR_INVALID, "messages[0].content is neither"},
         {"[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{}}]}]", PM_ERR_UNSUPPORTED,
          "image_url"},
-        {"[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]", PM_ERR_INVALID, "without text"},
-        {"[{\"role\":\"user\",\"content\":[5]}]", PM_ERR_INVALID, "without a type"},
-        {"[{\"role\":\"assistant\",\"tool_calls\":[]}]", PM_ERR_INVALID, "no content"},
+        {"[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]", PM_ERR_INVALID,
+         "messages[0].content[0].text is missing"},
+        {"[{\"role\":\"user\",\"content\":[5]}]", PM_ERR_INVALID, "messages[0].content[0].type is missing"},
+        {"[{\"role\":\"assistant\",\"tool_calls\":[]}]", PM_ERR_INVALID, "messages[0].content is missing"},
         {"[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":5}]", PM_ERR_INVALID, "tool_calls is not a list"},
-        {"[{\"role\":\"assistant\",\"tool_calls\":[{}]}]", PM_ERR_INVALID, "tool_calls[0] names no function"},
+        {"[{\"role\":\"assistant\",\"tool_calls\":[{}]}]", PM_ERR_INVALID,
+         "messages[0].tool_calls[0].function.name is missing"},
     };
-    static const char *const arguments[] = {"\"[1]\"", "\"\\\"x\\\"\"", "\"{bad\"", "\"\"", "[1]", "7"};
+    static const char *const arguments[] = {"\"[1]\"", "\"\\\"x\\\"\"", "\"{bad\"", "\" \"", "[1]", "7"};
     const char *fine = "[{\"role\":\"user\",\"content\":\"\"}]";
     (void)state;
     for (size_t i = 0; i < PM_COUNT(cases); i++)
@@ -137,7 +139,7 @@ static void test_refusals(void **state)
         pm_buf_printf(&buf,
                       "[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":%s}}]}]",
                       arguments[i]);
-        refused((pm_chat){.messages = buf.data}, PM_ERR_INVALID, "a tool call's arguments are n");
+        refused((pm_chat){.messages = buf.data}, PM_ERR_INVALID, "messages[0].tool_calls[0].function.arguments is n");
         pm_buf_free(&buf);
     }
     refused((pm_chat){.messages = fine, .tools = "{}"}, PM_ERR_INVALID, "tools is not a list");
@@ -145,16 +147,16 @@ static void test_refusals(void **state)
     refused((pm_chat){.messages = fine, .tools = "[5]"}, PM_ERR_INVALID, "tools[0] is not an object");
     refused((pm_chat){.messages = fine, .tools = "[{\"name\":\"f\"},null]"}, PM_ERR_INVALID,
             "tools[1] is not an object");
-    refused((pm_chat){.messages = fine, .tools = "[{}]"}, PM_ERR_INVALID, "tools[0] is not a function with a name");
-    refused((pm_chat){.messages = fine, .tools = "[{\"name\":\"\"}]"}, PM_ERR_INVALID, "tools[0] is not a function");
+    refused((pm_chat){.messages = fine, .tools = "[{}]"}, PM_ERR_INVALID, "tools[0].name is missing");
+    refused((pm_chat){.messages = fine, .tools = "[{\"name\":\"\"}]"}, PM_ERR_INVALID, "tools[0].name is missing");
     refused((pm_chat){.messages = fine, .tools = "[{\"type\":\"function\"}]"}, PM_ERR_INVALID,
-            "tools[0] is not a function");
+            "tools[0].name is missing");
     refused((pm_chat){.messages = fine, .tools = "[{\"function\":{\"name\":7}}]"}, PM_ERR_INVALID,
-            "tools[0] is not a function");
+            "tools[0].function.name is missing");
     refused((pm_chat){.messages = fine, .tools = "[{\"name\":\"f\",\"function\":\"f\"}]"}, PM_ERR_INVALID,
             "tools[0].function is not an object");
     refused((pm_chat){.messages = fine, .variables = "[]"}, PM_ERR_INVALID, "variables is not an object");
-    refused((pm_chat){.messages = fine, .variables = "{\"messages\":[]}"}, PM_ERR_INVALID, "'messages'");
+    refused((pm_chat){.messages = fine, .variables = "{\"messages\":[]}"}, PM_ERR_INVALID, "variables.messages has");
 }
 
 int main(void)
