@@ -3,6 +3,18 @@
 
 #include "server/server.h"
 
+#include <string.h>
+
+/* Whether a text is an origin as browsers send it, scheme://host with a port or without (RFC 6454, 6.2), or "*". */
+static bool is_origin(const char *text)
+{
+    const char *scheme = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+.-";
+    size_t n = strspn(text, scheme);
+    const char *host = text + n + 3;
+    return strcmp(text, "*") == 0 ||
+           (n > 0 && strncmp(text + n, "://", 3) == 0 && *host && !host[strcspn(host, "/?#@, \t\r\n*")]);
+}
+
 int pm_cmd_serve(const pm_args *args)
 {
     const pm_value *value = args->value;
@@ -28,6 +40,9 @@ int pm_cmd_serve(const pm_args *args)
     };
     if (options.disk_bytes && !options.cache_dir)
         return pm_cli_usage("--cache-disk needs --cache-dir");
+    if (options.cors && !is_origin(options.cors))
+        return pm_cli_usage("--cors takes an origin such as https://example.org, without a path, or *, and not '%s'",
+                            options.cors);
     int code = pm_find_model(args->n_words > 0 ? args->words[0] : NULL, bundled, sizeof(bundled), &options.model);
     if (code != PM_EXIT_OK)
         return code;

@@ -60,7 +60,7 @@ pm_exchange *pm_exchange_new(pm_server *server)
     }
     snprintf(exchange->id, sizeof(exchange->id), "%016llx", (unsigned long long)number);
     exchange->server = server;
-    exchange->arrived = pm_clock();
+    exchange->arrived = exchange->written = pm_clock();
     exchange->references = 1;
     pthread_mutex_init(&exchange->lock, NULL);
     server->open++;
@@ -153,6 +153,8 @@ void pm_exchange_json(pm_exchange *exchange, int status, json_t *value)
 void pm_exchange_refuse(pm_exchange *exchange, const pm_refusal *refusal)
 {
     const pm_dialect *dialect = exchange->route ? exchange->route->dialect : NULL;
+    if (!dialect && exchange->anthropic)
+        dialect = &pm_messages_dialect;
     pthread_mutex_lock(&exchange->lock);
     exchange->retry_after = refusal->retry_after;
     pthread_mutex_unlock(&exchange->lock);

@@ -56,9 +56,11 @@ typedef struct pm_exchange {
     double arrived;                     /* pm_clock */
     pm_str body;                        /* the engine's thread's from then on */
     pm_refusal refusal;                 /* found before the body was there */
+    bool anthropic;                     /* the client speaks Anthropic's protocol (anthropic-version) */
     bool handed;                        /* the route's handler has been called */
     const char *etag;                   /* of a file of the web page, static; NULL: the answer is none */
-    void *job;                          /* the engine's thread's own */
+    void *job;                          /* the engine's thread's own, as what follows */
+    double written;                     /* pm_clock when something was last written to a stream, or of the beginning */
     struct pm_exchange *next, **before; /* in the inbox, later among those that the engine's thread answers */
 
     atomic_int references;
@@ -95,7 +97,7 @@ void pm_exchange_text(pm_exchange *exchange, int status, const char *type, pm_st
 /* A whole answer: a JSON value, whose reference is dropped. */
 void pm_exchange_json(pm_exchange *exchange, int status, json_t *value);
 
-/* A whole answer that says why there is none, in the envelope of the route's dialect. */
+/* A whole answer that says why there is none, in the envelope of the route's dialect, else of the client's. */
 void pm_exchange_refuse(pm_exchange *exchange, const pm_refusal *refusal);
 
 /* Frees the body when it has been read. */

@@ -160,6 +160,7 @@ static bool check_head(pm_exchange *exchange, const char *method, const char *ur
     char allowed[64];
     const char *origin = header_of(connection, "Origin"), *length = header_of(connection, "Content-Length");
     const char *rest = NULL;
+    exchange->anthropic = header_of(connection, "anthropic-version") != NULL;
     exchange->route = pm_route_find(method, url, &rest, allowed);
     if (exchange->route && exchange->route->prefix)
         snprintf(exchange->rest, sizeof(exchange->rest), "%s", rest);

@@ -183,6 +183,15 @@ void pm_job_send(pm_job *job, const char *event, json_t *value)
         pm_job_cancel(job);
     else
         pm_exchange_write(job->exchange, job->line.data, job->line.len);
+    job->exchange->written = pm_clock();
+}
+
+void pm_job_ping(pm_job *job)
+{
+    const char *ping = job->dialect->ping ? job->dialect->ping : ": at work\n\n";
+    pm_job_begin(job);
+    pm_exchange_write(job->exchange, ping, strlen(ping));
+    job->exchange->written = pm_clock();
 }
 
 /* ---- an answer takes shape ---- */

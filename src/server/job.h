@@ -94,6 +94,7 @@ typedef struct pm_dialect {
     const struct pm_field *fields; /* of the body, see fields.h; the target is the job's pm_ask */
     /* What tables cannot say: checks, defaults, conversions. False with a refusal. */
     bool (*read)(pm_job *job, pm_refusal *refusal);
+    const char *ping; /* what a stream says while there is nothing to say; NULL: a comment */
     /* ---- with ask.stream only, see `always` ---- */
     void (*begin)(pm_job *job);                              /* before the first piece of any answer */
     void (*piece)(pm_choice *choice, const pm_event *event); /* already added to the choice */
@@ -146,6 +147,9 @@ void pm_job_begin(pm_job *job);
 
 /* Writes to the job's stream: "data: JSON\n\n", after "event: NAME\n" when there is a name. Drops the reference. */
 void pm_job_send(pm_job *job, const char *event, json_t *value);
+
+/* Writes to the job's stream what tells client and proxies that it goes on; begins it. */
+void pm_job_ping(pm_job *job);
 
 /* Parses the body of an exchange, an object, and frees its text. NULL with a refusal. */
 json_t *pm_body_read(pm_exchange *exchange, pm_refusal *refusal);

@@ -147,6 +147,7 @@ const pm_dialect pm_messages_dialect = {
     .prefix = "msg_",
     .chat = "messages",
     .always = true,
+    .ping = "event: ping\ndata: {\"type\": \"ping\"}\n\n",
     .fields = pm_messages_fields,
     .read = pm_messages_read,
     .begin = begin,

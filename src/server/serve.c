@@ -45,6 +45,19 @@ static void settle_options(pm_server *server, const pm_serve_options *options)
     server->started = (int64_t)time(NULL);
 }
 
+/* The model is loaded, or cannot be: false. */
+static bool announce(pm_server *server)
+{
+    uint64_t rings;
+    ssize_t ignored = read(server->wake_main, &rings, sizeof(rings));
+    (void)ignored;
+    if (server->stage == PM_FAILED)
+        return false;
+    printf("listening on %s\n", server->listening);
+    fflush(stdout);
+    return true;
+}
+
 /* Waits for signals, and looks after slow clients meanwhile. Returns when the server is to stop. */
 static int attend(pm_server *server, int signals)
 {
@@ -54,7 +67,7 @@ static int attend(pm_server *server, int signals)
         if (poll(watched, 2, 1000) < 0 && errno != EINTR)
             return PM_ERR_IO;
         pm_http_guard(server);
-        if (watched[1].revents && server->stage == PM_FAILED)
+        if (watched[1].revents && !announce(server))
             return server->failure.code;
         if (!watched[0].revents || read(signals, &signal, sizeof(signal)) != (ssize_t)sizeof(signal))
             continue;
@@ -81,8 +94,6 @@ static int serve(pm_server *server, int signals, const sigset_t *set, pm_error *
     if (!pm_worker_start(server)) {
         status = fail(err, "the engine's thread cannot be started");
     } else {
-        printf("listening on %s\n", server->listening);
-        fflush(stdout);
         status = attend(server, signals);
         pthread_sigmask(SIG_UNBLOCK, set, NULL);
         pm_http_quiesce(server);

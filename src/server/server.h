@@ -25,14 +25,15 @@ typedef struct pm_serve_options {
     int port;                 /* 0: one that is free */
     const char *api_key_file; /* a key a line; NULL: everybody may ask */
     bool no_auth;             /* without keys, answer on other addresses than those of this machine too */
-    const char *cors;         /* an origin whose pages may ask, or "*"; NULL: none */
+    const char *cors;         /* an origin (scheme://host, a port) whose pages may ask, or "*"; NULL: none */
     size_t max_body;          /* bytes of a request, at most; 0: 8 MiB */
     double timeout;           /* seconds in which a client must send a request or take some of the answer; 0: 60 */
     const char *log_file;     /* NULL: stderr */
     bool log_json;
 } pm_serve_options;
 
-/* Serves until SIGTERM or SIGINT: prints "listening on http://HOST:PORT" and answers. Then takes no more requests, ends
+/* Serves until SIGTERM or SIGINT: prints "listening on http://HOST:PORT" when the model is loaded and answers (before
+ * that, with 503). Then takes no more requests, ends
  * those that are being answered, for a while, and returns PM_OK; otherwise says in `err` why it cannot serve. */
 int pm_serve(const pm_serve_options *options, pm_error *err);
 

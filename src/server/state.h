@@ -39,7 +39,7 @@ struct pm_server {
     pm_counters counters;
     atomic_int open;      /* exchanges that have not been answered to the end */
     atomic_size_t bodies; /* bytes of all bodies that are held */
-    int wake_main;        /* eventfd: the worker has ended by itself */
+    int wake_main;        /* eventfd: the model is loaded, or cannot be */
 
     atomic_int stage;     /* pm_stage */
     pthread_mutex_t lock; /* guards what follows */

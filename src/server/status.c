@@ -38,17 +38,34 @@ static json_t *model_object(pm_server *server)
     return object;
 }
 
+/* The same as Anthropic has it; when it was made is not known. */
+static json_t *anthropic_object(pm_server *server)
+{
+    pthread_mutex_lock(&server->lock);
+    int ctx = server->gauges.model.ctx;
+    pthread_mutex_unlock(&server->lock);
+    json_t *object = json_pack("{s:s, s:s, s:s, s:s, s:s}", "type", "model", "id", server->name, "display_name",
+                               server->name, "created_at", "1970-01-01T00:00:00Z", "lifecycle", "active");
+    if (ctx > 0)
+        json_object_update_new(object, json_pack("{s:i, s:i}", "max_input_tokens", ctx, "max_tokens", ctx));
+    return object;
+}
+
 void pm_answer_models(pm_exchange *exchange)
 {
+    pm_server *server = exchange->server;
     pm_exchange_json(exchange, 200,
-                     json_pack("{s:s, s:[o]}", "object", "list", "data", model_object(exchange->server)));
+                     exchange->anthropic ? json_pack("{s:[o], s:b, s:s, s:s}", "data", anthropic_object(server),
+                                                     "has_more", 0, "first_id", server->name, "last_id", server->name)
+                                         : json_pack("{s:s, s:[o]}", "object", "list", "data", model_object(server)));
 }
 
 void pm_answer_model(pm_exchange *exchange)
 {
     pm_refusal refusal;
     if (strcmp(exchange->rest, exchange->server->name) == 0) {
-        pm_exchange_json(exchange, 200, model_object(exchange->server));
+        pm_exchange_json(exchange, 200,
+                         exchange->anthropic ? anthropic_object(exchange->server) : model_object(exchange->server));
         return;
     }
     pm_refuse(&refusal, 404, "model_not_found", "model", "there is no model '%.128s' here, only '%.128s'",

@@ -11,7 +11,10 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { WATCHED_MAX = 256 }; /* sockets that one call of poll looks at */
+enum {
+    WATCHED_MAX = 256, /* sockets that one call of poll looks at */
+    PING_PART = 6      /* a stream is silent for this part of the time limit of clients, at most */
+};
 
 static void ring(int bell)
 {
@@ -186,6 +189,17 @@ static void notice_leavers(pm_server *server)
             pm_job_cancel(exchange->job);
 }
 
+/* A long prompt takes a while to read, and a turn to come: proxies and clients close streams that say nothing. */
+static void ping_streams(pm_server *server)
+{
+    double silent = pm_clock() - server->options.timeout / PING_PART;
+    for (pm_exchange *exchange = server->answering; exchange; exchange = exchange->next) {
+        pm_job *job = exchange->job;
+        if (job->ask.stream && !job->failed && exchange->written < silent)
+            pm_job_ping(job);
+    }
+}
+
 /* ---- the thread ---- */
 
 static bool asked_to_stop(pm_server *server, double *deadline)
@@ -214,6 +228,7 @@ static void serve(pm_server *server)
         bool stop = asked_to_stop(server, &deadline);
         take_in(server, stop);
         notice_leavers(server);
+        ping_streams(server);
         if (stop && (!server->answering || pm_clock() > deadline))
             break;
         if (!pm_scheduler_step(server->scheduler))
@@ -228,10 +243,9 @@ static void *run(void *argument)
     pm_server *server = argument;
     int status = load(server, &server->failure);
     server->stage = status == PM_OK ? PM_READY : PM_FAILED;
+    ring(server->wake_main);
     if (status == PM_OK)
         serve(server);
-    else
-        ring(server->wake_main);
     pm_scheduler_free(server->scheduler);
     take_in(server, true);
     pm_constraints_free(server);

@@ -49,8 +49,9 @@ static void on_event(void *user, const pm_event *event)
     }
 }
 
-/* The events of an answer fed in pieces of `step` bytes. */
-static void run(pm_reply_format format, bool reasoning, const char *text, size_t len, size_t step, result *got)
+/* The events of an answer fed in pieces of `step` bytes, which is complete or was cut. */
+static void run(pm_reply_format format, bool reasoning, const char *text, size_t len, size_t step, bool cut,
+                result *got)
 {
     pm_parser *parser;
     pm_error err;
@@ -62,7 +63,7 @@ static void run(pm_reply_format format, bool reasoning, const char *text, size_t
     for (size_t at = 0; at < len; at += step)
         PM_FUZZ_CHECK(pm_parser_feed(parser, text + at, len - at < step ? len - at : step, &err) == PM_OK, "%s",
                       err.message);
-    PM_FUZZ_CHECK(pm_parser_end(parser, &err) == PM_OK, "%s", err.message);
+    PM_FUZZ_CHECK((cut ? pm_parser_cut : pm_parser_end)(parser, &err) == PM_OK, "%s", err.message);
     pm_parser_free(parser);
 }
 
@@ -85,18 +86,14 @@ static pm_reply_format find_format(const char *name, size_t len)
     return format;
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+/* What comes out does not depend on the pieces, and is what went in. */
+static void check(pm_reply_format format, bool reasoning, const char *text, size_t len, bool cut)
 {
-    const char *line = (const char *)data, *end = size ? memchr(line, '\n', size) : NULL;
-    size_t n = end ? (size_t)(end - line) : 0, start = end ? n + 1 : 0;
-    bool reasoning = n && line[n - 1] == '+';
-    const char *text = line + start;
-    size_t len = size - start, steps[] = {len + 1, 1, 1 + len % 7};
-    pm_reply_format format = find_format(line, n - reasoning);
+    size_t steps[] = {len + 1, 1, 1 + len % 7};
     result whole, pieces;
-    run(format, reasoning, text, len, steps[0], &whole);
+    run(format, reasoning, text, len, steps[0], cut, &whole);
     for (size_t i = 1; i < PM_COUNT(steps); i++) {
-        run(format, reasoning, text, len, steps[i], &pieces);
+        run(format, reasoning, text, len, steps[i], cut, &pieces);
         PM_FUZZ_CHECK(pieces.events.len == whole.events.len &&
                           memcmp(pieces.events.data, whole.events.data, whole.events.len) == 0,
                       "in pieces of %zu: '%s', not '%s'", steps[i], pieces.events.data, whole.events.data);
@@ -104,10 +101,20 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         pm_buf_free(&pieces.events);
     }
     PM_FUZZ_CHECK(is_rest(&whole.text, text, len), "'%s' is not in the answer", whole.text.data);
-    PM_FUZZ_CHECK(whole.calls || whole.reasoning || reasoning || memmem(text, len, "think>", 6) ||
+    PM_FUZZ_CHECK(cut || whole.calls || whole.reasoning || reasoning || memmem(text, len, "think>", 6) ||
                       whole.text.len == len,
                   "'%s' is not the whole answer", whole.text.data);
     pm_buf_free(&whole.text);
     pm_buf_free(&whole.events);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    const char *line = (const char *)data, *end = size ? memchr(line, '\n', size) : NULL;
+    size_t n = end ? (size_t)(end - line) : 0, start = end ? n + 1 : 0;
+    bool reasoning = n && line[n - 1] == '+';
+    pm_reply_format format = find_format(line, n - reasoning);
+    check(format, reasoning, line + start, size - start, false);
+    check(format, reasoning, line + start, size - start, true);
     return 0;
 }

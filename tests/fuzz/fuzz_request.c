@@ -65,7 +65,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     pm_refusal refusal = {0};
     job.body = json_loadb(line + start, size - start, 0, NULL);
     if (json_is_object(job.body)) {
-        if (!pm_fields_read(dialect->fields, job.body, &job.ask, &refusal) || !dialect->read(&job, &refusal))
+        if (!pm_fields_read(dialect->fields, job.body, NULL, &job.ask, &refusal) || !dialect->read(&job, &refusal) ||
+            !pm_ask_choose_tools(&job, &refusal))
             check_refusal(dialect, &refusal);
         else if (dialect->chat)
             check_chat(&job.ask);

@@ -246,6 +246,19 @@ def test_what_is_refused_is_named(speaker, fields, words):
         assert all(word in answer["error"]["message"] for word in words), body
 
 
+def test_models(client, speaker):
+    """Asked by this client the list is in its protocol's shape, and so is what there is to complain about."""
+    (model,) = client.models.list()
+    assert (model.id, model.type, model.display_name, model.max_input_tokens) == ("spoken", "model", "spoken", 4096)
+    assert client.models.retrieve("spoken").created_at.year == 1970
+    with pytest.raises(anthropic.NotFoundError, match="no model 'other'"):
+        client.models.retrieve("other")
+    for path in "/v1/models/other", "/v1/nothing":
+        _, _, body = speaker.request(path, headers={"anthropic-version": "2023-06-01"})
+        assert json.loads(body)["error"]["type"] == "not_found_error" and json.loads(body)["type"] == "error"
+    assert json.loads(speaker.request("/v1/models")[2])["object"] == "list"
+
+
 def test_errors_of_the_client(ask, client, polymath, bundled, tmp_path):
     with pytest.raises(anthropic.NotFoundError, match="no model 'other'"):
         ask("hello", model="other")

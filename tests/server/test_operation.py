@@ -464,6 +464,40 @@ def test_a_reader_that_stops_reading(polymath, bundled, tmp_path):
         assert daemon.request(CHAT, {**body, "max_tokens": 3})[0] == 200
 
 
+@pytest.mark.parametrize("path, body, ping", [
+    (CHAT, {"messages": [{"role": "user", "content": "last"}]}, b": at work\n\n"),
+    ("/v1/completions", {"prompt": "<|last|>"}, b": at work\n\n"),
+    ("/v1/responses", {"input": "last"}, b": at work\n\n"),
+    ("/v1/messages", {"max_tokens": 9, "messages": [{"role": "user", "content": "last"}]},
+     b'event: ping\ndata: {"type": "ping"}\n\n'),
+])  # fmt: skip
+def test_streams_that_wait(busy, path, body, ping):
+    """They say so now and then, a sixth of --timeout apart, and then what they have to say."""
+    first = connect(busy)
+    first.sendall(post({"messages": [{"role": "user", "content": "endless"}]}))
+    wait_until(lambda: busy.metric("live") == 1)
+    with connect(busy) as sock:
+        sock.sendall(post({**body, "stream": True}, path))
+        data, start = b"", time.monotonic()
+        while data.count(ping) < 3:
+            data += sock.recv(65536)
+        assert data.startswith(b"HTTP/1.1 200 ") and 0.3 < time.monotonic() - start < 10 and b"done" not in data
+        first.close()
+        while b"\r\n0\r\n\r\n" not in data:
+            data += sock.recv(65536)
+        assert b"done" in data
+    wait_until(lambda: idle(busy))
+
+
+@pytest.fixture(scope="module")
+def busy(polymath, tmp_path_factory):
+    """A server that answers one at a time, and one of them for ever."""
+    scripts = {"endless": ["one ", "two ", None], "last": ["done"]}
+    model = chain.write(tmp_path_factory.mktemp("busy") / "model", scripts, context=1 << 20)
+    with Daemon(polymath, model, "--parallel", "1", "--timeout", "1") as daemon:
+        yield daemon
+
+
 # ---- start and end ----
 
 
@@ -471,23 +505,51 @@ def test_requests_while_the_model_is_loaded(polymath, bundled, tmp_path):
     """A vocabulary that takes a while to read."""
     more = {f"unused {i}": 4096 + i for i in range(250_000)}
     model = copy_model(bundled, tmp_path / "model", tokenizer=lambda t: t["model"]["vocab"].update(more))
-    command = [polymath, "serve", model, "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with socket.create_server(("127.0.0.1", 0)) as listener, with_socket(polymath, model, listener) as process:
         daemon = Daemon.__new__(Daemon)
-        daemon.url, daemon.headers = process.stdout.readline().split()[-1], {}
+        daemon.url, daemon.headers = "http://127.0.0.1:%d" % listener.getsockname()[1], {}
         status, headers, body = daemon.request("/health")
         assert (status, json.loads(body)) == (503, {"status": "loading"}) and int(headers["Retry-After"]) > 0
         status, headers, body = daemon.request(CHAT, {"messages": QUESTION})
         assert (status, json.loads(body)["error"]["code"]) == (503, "not_ready") and int(headers["Retry-After"]) > 0
-        wait_until(lambda: daemon.get("/health")[0] == 200)
+        assert process.stdout.readline() == f"listening on {daemon.url}\n"
+        assert daemon.get("/health")[0] == 200
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
 
 
+def with_socket(polymath, model, listener):
+    """The server with a socket as systemd hands it over, sd_listen_fds(3): it is descriptor 3, and who it is for is said
+    by two variables."""
+    script = 'LISTEN_PID=$$ LISTEN_FDS=1 exec "$0" serve "$1" --port 1 3<&"$2"'
+    fd = listener.fileno()
+    return subprocess.Popen(
+        ["bash", "-c", script, polymath, model, str(fd)], stdout=subprocess.PIPE, text=True, pass_fds=[fd]
+    )
+
+
+def test_options_are_checked_first(polymath, tmp_path):
+    """Nothing says that it listens."""
+    (tmp_path / "file").write_text("")
+    for options, code, words in (
+        (["--ctx", "1000000"], 1, "context of 1000000"),
+        (["--cache-mem", "1"], 1, "cache_bytes"),
+        (["--cache-dir", tmp_path / "file"], 1, "not a folder"),
+        (["--parallel", "100000"], 2, "parallel"),
+        (["--cors", "foo"], 2, "--cors"),
+        (["--cors", "https://page.example/"], 2, "without a path"),
+        (["--cors", "null"], 2, "origin"),
+    ):
+        done = call(polymath, "serve", "--port", "0", *options)
+        assert (done.returncode, done.stdout) == (code, b"") and words in done.stderr.decode(), (options, done)
+    for origin in "*", "http://localhost:3000", "chrome-extension://abcdef", "http://[::1]:8080":
+        done = call(polymath, "serve", tmp_path / "none", "--cors", origin)
+        assert done.returncode == 1 and "none" in done.stderr.decode(), done
+
+
 def test_models_that_cannot_be_loaded(polymath, bundled, tmp_path):
     model = copy_model(bundled, tmp_path / "model", config=lambda c: c["text_config"].update(hidden_act="tanh"))
-    done = call(polymath, "serve", model, "--port", "0")
-    assert done.returncode == 1 and b"hidden_act" in done.stderr, done
+    refused(call(polymath, "serve", model, "--port", "0"), 1, "hidden_act")
     refused(call(polymath, "serve", tmp_path / "none"), 1, "none")
 
 
@@ -551,12 +613,8 @@ def test_a_second_signal_ends_at_once(polymath, bundled, tmp_path):
 
 
 def test_a_socket_of_systemd(polymath, bundled):
-    """sd_listen_fds(3): the socket is descriptor 3, and who it is for is said by two variables."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        script = 'LISTEN_PID=$$ LISTEN_FDS=1 exec "$0" serve "$1" --port 1 3<&"$2"'
-        command = ["bash", "-c", script, polymath, bundled, str(listener.fileno())]
-        fd = listener.fileno()
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, pass_fds=[fd]) as process:
+        with with_socket(polymath, bundled, listener) as process:
             url = process.stdout.readline().split()[-1]
             assert url == "http://127.0.0.1:%d" % listener.getsockname()[1]
             daemon = Daemon.__new__(Daemon)

@@ -333,6 +333,8 @@ def test_on_a_phone(page, scripted, screenshots):
     page.ask("Show")
     page.wait_for_end()
     page.driver.save_screenshot(str(screenshots / "phone.png"))
+    tops = {page.one(name).rect["y"] for name in ("#new", "#open-settings", "#theme")}
+    assert len(tops) == 1 and page.one("header.bar").rect["height"] < 2 * page.one("#new").rect["height"], tops
     for step in ("conversation", "settings"):
         width = page.driver.execute_script("return document.documentElement.scrollWidth")
         assert width <= 360, (step, width)
