@@ -4,15 +4,18 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+/* A pipe without a reader is an error: opening it would wait. */
 static int open_file(const char *path)
 {
-    return open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0640);
+    return open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0640);
 }
 
 int pm_log_open(pm_log *log, const char *path, bool json, pm_error *err)
@@ -42,20 +45,8 @@ void pm_log_reopen(pm_log *log)
     pthread_mutex_lock(&log->lock);
     close(log->fd);
     log->fd = fd;
+    log->torn = false;
     pthread_mutex_unlock(&log->lock);
-}
-
-/* Writes a line at once, so that lines of several processes stay whole. */
-static void put(pm_log *log, pm_str *line)
-{
-    pm_str_text(line, "\n");
-    if (!line->failed) {
-        pthread_mutex_lock(&log->lock);
-        ssize_t ignored = write(log->fd, line->data, line->len);
-        (void)ignored; /* a full disk does not keep anybody from being answered */
-        pthread_mutex_unlock(&log->lock);
-    }
-    pm_str_free(line);
 }
 
 /* Now, as "2026-01-31T12:00:00.123Z". */
@@ -67,6 +58,50 @@ static void stamp(char out[32])
     gmtime_r(&now.tv_sec, &parts);
     size_t n = strftime(out, 32, "%Y-%m-%dT%H:%M:%S", &parts);
     snprintf(out + n, 32 - n, ".%03dZ", (int)(now.tv_nsec / 1000000));
+}
+
+/* Writes a line at once, so that lines of several processes stay whole. False when that cannot be done now: a pipe that
+ * can take something can take a line of PIPE_BUF bytes. The lock is held. */
+static bool put_line(pm_log *log, const char *line, size_t len)
+{
+    struct pollfd watched = {.fd = log->fd, .events = POLLOUT};
+    if (poll(&watched, 1, 0) <= 0 || (watched.revents & POLLERR))
+        return false;
+    if (log->torn && write(log->fd, "\n", 1) != 1)
+        return false;
+    log->torn = false;
+    ssize_t n = write(log->fd, line, len < PIPE_BUF ? len : PIPE_BUF);
+    log->torn = n > 0 && line[n - 1] != '\n';
+    return n == (ssize_t)len;
+}
+
+/* Writes a line, after one that says how many were lost before it. */
+static void put(pm_log *log, pm_str *line)
+{
+    char time[32], text[64], report[128];
+    pm_str_text(line, "\n");
+    pthread_mutex_lock(&log->lock);
+    uint64_t lost = log->lost;
+    if (lost > log->reported) {
+        stamp(time);
+        snprintf(text, sizeof(text), "%llu lines could not be written", (unsigned long long)(lost - log->reported));
+        int n = snprintf(report, sizeof(report), log->json ? "{\"time\":\"%s\",\"message\":\"%s\"}\n" : "%s %s\n", time,
+                         text);
+        if (put_line(log, report, (size_t)n))
+            log->reported = lost;
+    }
+    if (lost > log->reported || line->failed || !put_line(log, line->data, line->len))
+        log->lost++;
+    pthread_mutex_unlock(&log->lock);
+    pm_str_free(line);
+}
+
+uint64_t pm_log_lost(pm_log *log)
+{
+    pthread_mutex_lock(&log->lock);
+    uint64_t lost = log->lost;
+    pthread_mutex_unlock(&log->lock);
+    return lost;
 }
 
 void pm_log_request(pm_log *log, const pm_exchange *exchange, int status)

@@ -7,8 +7,11 @@
 typedef struct pm_log {
     const char *path; /* NULL: stderr */
     bool json;
+    pthread_mutex_t lock; /* guards what follows */
     int fd;
-    pthread_mutex_t lock;
+    bool torn;         /* the last line was cut off by a full disk */
+    uint64_t lost;     /* lines that could not be written, in all */
+    uint64_t reported; /* of these, those of which the log says so */
 } pm_log;
 
 int pm_log_open(pm_log *log, const char *path, bool json, pm_error *err);
@@ -19,6 +22,9 @@ void pm_log_reopen(pm_log *log);
 
 /* The line of a request that has ended; 499 when the client left before its answer was complete. */
 void pm_log_request(pm_log *log, const pm_exchange *exchange, int status);
+
+/* How many lines could not be written: nobody waits for a pipe that nobody reads, or for a full disk. */
+uint64_t pm_log_lost(pm_log *log);
 
 /* A line about the server itself. */
 void pm_log_say(pm_log *log, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -126,6 +126,8 @@ void pm_answer_metrics(pm_exchange *exchange)
         {"fetched_total", "counter", "timelines read from the disk", (double)s.fetched},
         {"disk_ignored_total", "counter", "files there that are damaged or not of this model", (double)s.disk_ignored},
         {"disk_failed_total", "counter", "timelines that could not be written", (double)s.disk_failed},
+        {"log_lines_lost_total", "counter", "lines of the log that could not be written",
+         (double)pm_log_lost(&server->log)},
         {"open_requests", "gauge", "requests that have come and not been answered", (double)server->open},
     };
     pm_str out = {0};

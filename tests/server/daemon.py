@@ -17,7 +17,7 @@ class Daemon:
         command = [polymath, "serve", model, "--port", "0", *map(str, args)]
         # A file, since a pipe that nobody empties would stop the server when it is full.
         self.log = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True, **how)
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **{"stderr": self.log, **how})
         line = self.process.stdout.readline()
         assert line.startswith("listening on "), (line, self.process.wait(timeout=10), self.lines())
         self.url = line.split()[-1]

@@ -1,6 +1,8 @@
 """The server among clients that are slow, silent, wrong, many or gone, and its start and end."""
 
+import fcntl
 import json
+import os
 import re
 import resource
 import signal
@@ -659,6 +661,61 @@ def test_the_log(polymath, bundled, tmp_path):
         assert re.fullmatch(
             r"\S+Z [0-9a-f]{16} POST /v1/chat/completions 200 [\d.]+ ms, prompt \d+ \(0 cached\), answer 5, "
             r"queue [\d.]+ ms, prefill [\d.]+ ms, decode [\d.]+ ms, length", line)  # fmt: skip
+
+
+def test_a_log_that_nobody_reads(polymath, bundled, tmp_path):
+    """A full pipe keeps nobody from being answered; what was lost is counted, and told when there is room."""
+    os.mkfifo(tmp_path / "pipe")
+    reading = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    fcntl.fcntl(reading, fcntl.F_SETPIPE_SZ, 8192)
+    with open(tmp_path / "pipe", "w") as stderr, Daemon(polymath, bundled, stderr=stderr) as daemon:
+        for _ in range(150):
+            assert daemon.get("/version")[0] == 200
+        lost = daemon.metric("log_lines_lost_total")
+        assert lost > 20
+        text = os.read(reading, 65536).decode()
+        assert text.endswith("ms\n")
+        for _ in range(3):
+            assert daemon.get("/version")[0] == 200
+        time.sleep(0.1)
+        report, *lines = os.read(reading, 65536).decode().splitlines()
+        told = re.fullmatch(r"\S+Z (\d+) lines could not be written", report)
+        assert told and int(told.group(1)) >= lost, report
+        assert lines and all(" /version 200 " in line for line in lines), lines
+    os.close(reading)
+
+
+def test_a_log_on_a_full_disk(polymath, bundled, tmp_path):
+    with Daemon(polymath, bundled, "--log-file", "/dev/full") as daemon:
+        assert daemon.get("/version")[0] == 200 and alive(daemon)
+        assert daemon.metric("log_lines_lost_total") >= 3
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+    with Daemon(polymath, bundled, "--log-file", tmp_path / "log", preexec_fn=limit) as daemon:
+        for _ in range(30):
+            assert daemon.get("/version")[0] == 200
+        assert daemon.metric("log_lines_lost_total") > 10
+        (tmp_path / "log").rename(tmp_path / "full")
+        daemon.process.send_signal(signal.SIGHUP)
+        wait_until((tmp_path / "log").exists)
+        daemon.get("/version")
+        wait_until(lambda: "/version" in (tmp_path / "log").read_text())
+        assert "lines could not be written\n" in (tmp_path / "log").read_text()
+    os.mkfifo(tmp_path / "pipe")  # which nobody reads
+    refused(call(polymath, "serve", bundled, "--log-file", tmp_path / "pipe"), 1, tmp_path / "pipe")
+
+
+def test_logs_that_are_moved_under_load(polymath, bundled, tmp_path):
+    """Every request has one whole line in one of the files."""
+    with Daemon(polymath, bundled, "--log-file", tmp_path / "log", "--log-format", "json") as daemon:
+        with ThreadPoolExecutor(4) as pool:
+            answers = [pool.submit(daemon.get, "/version") for _ in range(400)]
+            for i in range(20):
+                (tmp_path / "log").rename(tmp_path / f"log.{i}")
+                daemon.process.send_signal(signal.SIGHUP)
+                wait_until((tmp_path / "log").exists)
+            assert all(answer.result()[0] == 200 for answer in answers)
+    lines = [json.loads(line) for file in tmp_path.iterdir() for line in file.read_text().splitlines()]
+    assert sum(line.get("path") == "/version" for line in lines) == 400
 
 
 # ---- figures ----
