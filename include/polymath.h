@@ -405,8 +405,9 @@ typedef struct pm_scheduler_options {
                              much again */
     double step_seconds;  /* what a step may take while it computes prompts beside answers, about; 0: 0.1 */
     const char
-        *cache_dir;      /* a folder for kept timelines, made where there is none; NULL: they end with the scheduler */
-    uint64_t disk_bytes; /* of all timelines in it together, other models' too, at most; 0: 10 GiB */
+        *cache_dir;       /* a folder for kept timelines, made where there is none; NULL: they end with the scheduler */
+    uint64_t disk_bytes;  /* of all timelines in it together, other models' too, at most; 0: 10 GiB */
+    double flush_seconds; /* how long pm_scheduler_free may write to it, about; those worth most go first; 0: 20 */
 } pm_scheduler_options;
 
 typedef struct pm_scheduler_info {

@@ -33,7 +33,7 @@ static struct timespec deadline_of(double when)
 /* ---- the writing thread ---- */
 
 /* Locks the folder against other processes that write or remove: *fd, -1 where that is not possible and there is only
- * this one. False when another keeps the lock for so many seconds. */
+ * this one. False when another keeps the lock for so many seconds, or until what is to be written is not wanted. */
 static bool lock_folder(const pm_disk *disk, double seconds, int *fd)
 {
     pm_buf path = {0};
@@ -44,7 +44,7 @@ static bool lock_folder(const pm_disk *disk, double seconds, int *fd)
     pm_buf_free(&path);
     while (*fd >= 0 && flock(*fd, LOCK_EX | LOCK_NB) != 0) {
         bool taken = errno == EWOULDBLOCK || errno == EINTR;
-        if (taken && pm_now() < end) {
+        if (taken && pm_now() < end && !atomic_load(&disk->stop)) {
             nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
             continue;
         }
@@ -164,6 +164,8 @@ static void *run(void *argument)
             disk->rest_until = pm_now() + REST * (pm_now() - start);
         }
     }
+    disk->ended = true;
+    pthread_cond_broadcast(&disk->done);
     pthread_mutex_unlock(&disk->lock);
     return NULL;
 }
@@ -394,7 +396,7 @@ int pm_disk_open(pm_disk **out, pm_engine *engine, const char *dir, uint64_t lim
     if (status == PM_OK)
         *out = disk;
     else
-        pm_disk_close(disk);
+        pm_disk_close(disk, 0);
     return status;
 }
 
@@ -403,14 +405,19 @@ uint64_t pm_disk_limit(const pm_disk *disk)
     return disk->limit;
 }
 
-void pm_disk_close(pm_disk *disk)
+void pm_disk_close(pm_disk *disk, double seconds)
 {
     if (!disk)
         return;
     if (disk->started) {
+        struct timespec until = deadline_of(pm_now() + seconds);
         pthread_mutex_lock(&disk->lock);
         disk->closing = true;
         pthread_cond_signal(&disk->work);
+        while (!disk->ended && pthread_cond_timedwait(&disk->done, &disk->lock, &until) == 0)
+            ;
+        disk->n_offers = 0;
+        atomic_store(&disk->stop, true);
         pthread_mutex_unlock(&disk->lock);
         pthread_join(disk->thread, NULL);
         pthread_mutex_destroy(&disk->lock);

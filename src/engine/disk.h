@@ -23,8 +23,9 @@ int pm_disk_open(pm_disk **out, pm_engine *engine, const char *dir, uint64_t lim
 
 uint64_t pm_disk_limit(const pm_disk *disk);
 
-/* Waits until what was offered is written. NULL is allowed. */
-void pm_disk_close(pm_disk *disk);
+/* Waits until what was offered is written, for so many seconds at most: what then is not, stays unwritten. NULL is
+ * allowed. */
+void pm_disk_close(pm_disk *disk, double seconds);
 
 /* ---- writing ---- */
 

@@ -52,7 +52,7 @@ struct pm_disk {
     pm_offer *offers; /* in order */
     size_t n_offers, cap_offers;
     const pm_session *reading; /* being written; NULL when it is not needed any more */
-    bool closing;
+    bool closing, ended;       /* it is to end when all is written; it has */
     double rest_until;
     pm_entry *entries;
     size_t n, cap;

@@ -126,7 +126,7 @@ static int by_value(const void *a, const void *b)
     return (x->value < y->value) - (x->value > y->value);
 }
 
-void pm_pasts_free(pm_pasts *pasts)
+void pm_pasts_free(pm_pasts *pasts, double seconds)
 {
     if (pasts->disk && pasts->n)
         qsort(pasts->list, pasts->n, sizeof(*pasts->list), by_value);
@@ -139,7 +139,7 @@ void pm_pasts_free(pm_pasts *pasts)
         room -= bytes;
         pm_disk_offer(pasts->disk, session, true);
     }
-    pm_disk_close(pasts->disk);
+    pm_disk_close(pasts->disk, seconds);
     pasts->disk = NULL;
     while (pasts->n)
         drop(pasts, pasts->n - 1);

@@ -4,11 +4,12 @@
 #include <string.h>
 
 enum {
-    PARALLEL = 8,    /* default of pm_scheduler_options.parallel */
-    QUEUE = 64,      /* and of .queue */
-    SMALL_PIECE = 8, /* tokens of prompts beside answers in a step, at least */
-    WORTH_IT = 64,   /* tokens that another prompt must save for one to wait until it has been read */
-    FETCH_SHARE = 4  /* one part in so many of step_seconds is for reading timelines from the disk */
+    PARALLEL = 8,       /* default of pm_scheduler_options.parallel */
+    QUEUE = 64,         /* and of .queue */
+    SMALL_PIECE = 8,    /* tokens of prompts beside answers in a step, at least */
+    WORTH_IT = 64,      /* tokens that another prompt must save for one to wait until it has been read */
+    FLUSH_SECONDS = 20, /* default of pm_scheduler_options.flush_seconds */
+    FETCH_SHARE = 4     /* one part in so many of step_seconds is for reading timelines from the disk */
 };
 
 static const uint64_t DISK_BYTES = (uint64_t)10 << 30; /* default of pm_scheduler_options.disk_bytes */
@@ -71,7 +72,10 @@ int pm_scheduler_new(pm_scheduler **out, pm_engine *engine, const pm_scheduler_o
         return pm_fail(err, PM_ERR_INVALID, "step_seconds is %g, not between 0 and 3600", chosen.step_seconds);
     if (!chosen.parallel)
         chosen.parallel = engine->step_tokens < PARALLEL ? engine->step_tokens : PARALLEL;
+    if (!(chosen.flush_seconds >= 0 && chosen.flush_seconds <= 3600))
+        return pm_fail(err, PM_ERR_INVALID, "flush_seconds is %g, not between 0 and 3600", chosen.flush_seconds);
     chosen.queue = chosen.queue ? chosen.queue : QUEUE;
+    chosen.flush_seconds = chosen.flush_seconds > 0 ? chosen.flush_seconds : FLUSH_SECONDS;
     chosen.step_seconds = chosen.step_seconds > 0 ? chosen.step_seconds : 0.1;
     if (!chosen.cache_bytes) {
         uint64_t most = whole(engine, (size_t)engine->ctx);
@@ -259,7 +263,7 @@ void pm_scheduler_free(pm_scheduler *scheduler)
         end_cancelled(scheduler->queue);
     bury(scheduler);
     pm_fetch_free(scheduler->fetch);
-    pm_pasts_free(&scheduler->pasts);
+    pm_pasts_free(&scheduler->pasts, scheduler->options.flush_seconds);
     free(scheduler->live);
     free(scheduler->work);
     free(scheduler);

@@ -48,8 +48,8 @@ const pm_session *pm_pasts_find(const pm_pasts *pasts, const pm_token *ids, size
  * are all it has, forked otherwise. */
 int pm_pasts_use(pm_pasts *pasts, const pm_session *past, size_t kept, pm_session **out, pm_error *err);
 
-/* Writes them to the disk, where there is one, and frees them and it. */
-void pm_pasts_free(pm_pasts *pasts);
+/* Writes them to the disk, where there is one, for so many seconds at most, and frees them and it. */
+void pm_pasts_free(pm_pasts *pasts, double seconds);
 
 /* ---- scheduler.c ---- */
 

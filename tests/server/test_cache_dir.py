@@ -1,6 +1,9 @@
 """serve --cache-dir: a server that is started again reads what it has computed before, whoever ended it how."""
 
 import json
+import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from command import call, refused
@@ -9,9 +12,9 @@ from daemon import Daemon
 HISTORY = [{"role": "user", "content": "Tell me what a dog is, and a cat, and what they have in common. " * 20}]
 
 
-def ask(daemon, messages):
+def ask(daemon, messages, max_tokens=40):
     """The answer, tokens of its prompt, and those of them that were not computed."""
-    body = {"messages": messages, "max_tokens": 40, "temperature": 0}
+    body = {"messages": messages, "max_tokens": max_tokens, "temperature": 0}
     status, _, text = daemon.request("/v1/chat/completions", body)
     assert status == 200, text
     answer = json.loads(text)
@@ -71,3 +74,58 @@ def test_folders_that_are_none(polymath, bundled, tmp_path, kind):
 
 def test_size_without_folder(polymath, bundled):
     refused(call(polymath, "serve", bundled, "--cache-disk", "1G"), 2, "--cache-disk", "--cache-dir")
+
+
+def question(i):
+    return [{"role": "user", "content": f"{i}. " + HISTORY[0]["content"]}]
+
+
+def test_damage(polymath, bundled, tmp_path):
+    """Whatever lies in the folder or becomes of it: answers are those without one."""
+    with Daemon(polymath, bundled) as daemon:
+        answers = [ask(daemon, question(i), 8)[0] for i in range(6)]
+    folder = tmp_path / "cache"
+    with Daemon(polymath, bundled, "--cache-dir", folder) as daemon:
+        assert [ask(daemon, question(i), 8)[0] for i in range(6)] == answers
+    files = sorted(folder.glob("*.timeline"))
+    assert len(files) == 6
+    whole = [file.read_bytes() for file in files]
+    n = len(whole[0])
+    cuts, flips = (0, 19, 131, n - 1), (8, 90, 116, n // 2)  # in the header, the tokens, the rows
+    for cut, flip in zip(cuts, flips):
+        damaged = bytearray(whole[1])
+        damaged[flip] ^= 1 << flip % 8
+        for file, data in zip(files, (whole[0][:cut], damaged, whole[2] + b"x" * (cut + 1))):
+            file.write_bytes(data)
+        files[3].write_bytes(whole[4])  # another's content
+        owner = files[0].name[:17]
+        for i, make in enumerate((os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path))):
+            path = folder / f"{owner}{i:016x}.timeline"
+            if not os.path.lexists(path):
+                make(path)
+        (folder / os.fsdecode(b"\xff\n%s")).touch()
+        with Daemon(polymath, bundled, "--cache-dir", folder) as daemon:
+            assert [ask(daemon, question(i), 8)[0] for i in range(6)] == answers, (cut, flip)
+            assert daemon.metric("fetched_total") >= 2
+            # while it runs: cut, removed, and all of the folder
+            os.truncate(files[4], 100)
+            files[5].unlink()
+            assert [ask(daemon, question(i), 8)[0] for i in range(6)] == answers, (cut, flip)
+        for file, data in zip(files, whole):
+            file.write_bytes(data)
+    with Daemon(polymath, bundled, "--cache-dir", folder) as daemon:
+        shutil.rmtree(folder)
+        assert [ask(daemon, question(i), 8)[0] for i in range(6)] == answers
+
+
+def test_two_servers(polymath, bundled, tmp_path):
+    """On one folder, with bounds of their own: answers are right, and the lower bound holds in the end."""
+    with Daemon(polymath, bundled) as daemon:
+        answers = [ask(daemon, question(i), 8)[0] for i in range(4)]
+    small = Daemon(polymath, bundled, "--cache-dir", tmp_path, "--cache-disk", "4M")
+    large = Daemon(polymath, bundled, "--cache-dir", tmp_path, "--cache-disk", "9M")
+    with small, large, ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(ask, (small, large)[i % 2], question(i % 4), 8) for i in range(24)]
+        assert [one.result()[0] for one in asked] == answers * 6
+        large.stop()
+    assert 0 < sum(file.stat().st_size for file in tmp_path.iterdir()) <= 4 << 20

@@ -304,6 +304,7 @@ static void test_refusals(void **state)
         {{.parallel = STEP + 1}, PM_ERR_INVALID, "parallel is 65, not between 1 and step_tokens, 64"},
         {{.queue = -1}, PM_ERR_INVALID, "queue is -1"},
         {{.step_seconds = -1}, PM_ERR_INVALID, "step_seconds is -1"},
+        {{.flush_seconds = -1}, PM_ERR_INVALID, "flush_seconds is -1"},
         {{.cache_bytes = 10}, PM_ERR_MEMORY, "cache_bytes is 10"},
     };
     begin(false, &(pm_scheduler_options){.queue = 2});

@@ -431,6 +431,31 @@ static void test_kept_lock(void **state)
     assert_int_equal(each_file(NULL), 2);
 }
 
+/* At the end that is waited for no longer than is wanted. */
+static void test_end_with_a_kept_lock(void **state)
+{
+    (void)state;
+    pm_scheduler_options options = on_disk(0, 0);
+    options.flush_seconds = 0.3;
+    begin(true, &options);
+    int lock = open(path_of("lock"), O_RDWR);
+    assert_int_equal(flock(lock, LOCK_EX), 0);
+    for (int i = 0; i < 4; i++)
+        answer_to(i, prompts[i], PROMPT);
+    double start = pm_now();
+    finish();
+    double took = pm_now() - start;
+    if (took < 0.25 || took > 3)
+        fail_msg("the end took %.2f s, with flush_seconds 0.3", took);
+    assert_int_equal(each_file(NULL), 0);
+    close(lock);
+    begin(true, &options);
+    for (int i = 0; i < 4; i++)
+        answer_to(i, prompts[i], PROMPT);
+    finish();
+    assert_int_equal(each_file(NULL), 4);
+}
+
 /* A disk on which there is no room: answers go on, and nothing is left behind. */
 static void test_failing_disk(void **state)
 {
@@ -562,6 +587,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_two_processes, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_put_back, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_kept_lock, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(test_end_with_a_kept_lock, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_failing_disk, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_written_soon, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(test_fetch_beside_answers, make_folder, remove_folder),
