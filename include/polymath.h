@@ -77,6 +77,10 @@ typedef enum pm_kv_type { PM_KV_F16, PM_KV_F32, PM_KV_Q8 } pm_kv_type;
 /* How the activations that meet quantised weights (affine, mxfp4, nvfp4) are rounded: to 16 or to 8 bits, with a scale
  * for each group of the weights. Weights of other formats meet f32 activations in both. */
 typedef enum pm_precision { PM_PRECISION_EXACT, PM_PRECISION_FAST } pm_precision;
+/* Where a model runs. auto: the CPU. MLX (docs/macos.md) is there when the library was built with it; mlx: on the
+ * processor, mlx_gpu: on the GPU. Its results are near those of the CPU, not the same bits; it has neither q8 caches
+ * nor the options threads, simd, precision and profile. */
+typedef enum pm_device { PM_DEVICE_AUTO, PM_DEVICE_CPU, PM_DEVICE_MLX, PM_DEVICE_MLX_GPU } pm_device;
 typedef enum pm_simd {
     PM_SIMD_BEST,
     PM_SIMD_SCALAR,
@@ -89,6 +93,7 @@ typedef enum pm_simd {
 
 /* Zero-initialised is the default of every field. */
 typedef struct pm_engine_options {
+    pm_device device;
     int threads;         /* 0: one per physical core that this process may use */
     int ctx;             /* longest timeline of a session in tokens; 0: the model's max_position_embeddings */
     int step_tokens;     /* most tokens computed at once; 0: 512. Does not change any result */

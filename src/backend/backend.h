@@ -7,7 +7,8 @@
  * tensor or a cache.
  *
  * Operations return PM_OK or a negative pm_status; arguments are the model's and trusted, values are not: an operation
- * may fail with PM_ERR_NUMERIC (a value that does not fit the cache) or PM_ERR_MEMORY. */
+ * may fail with PM_ERR_NUMERIC (a value that does not fit the cache) or PM_ERR_MEMORY. A backend that computes later
+ * than it is asked reports both at the latest where values reach the host: logits, tensor_read, rows_export. */
 #ifndef PM_BACKEND_H
 #define PM_BACKEND_H
 
@@ -43,7 +44,7 @@ typedef struct pm_weight {
     const void *scales; /* [out, in / group]; FP8: [out / block[0], in / block[1]] rounded up; NULL for float formats */
     const void *biases; /* AFFINE: likewise, or NULL: each is -2^(bits - 1) times its scale (symmetric integers) */
     const float *bias;  /* [out] added to W x, or NULL */
-    const void *device; /* the backend's own, set by weight_prepare */
+    const void *device; /* the backend's own, set by weights_load */
 } pm_weight;
 
 /* Bytes of a row of `data`, of a row of `scales` (or biases; 0 for float formats; FP8: of a row of blocks). */
@@ -388,6 +389,10 @@ typedef struct pm_backend_ops {
      * tensor name: the caller adds it). */
     int (*weight_prepare)(pm_backend *backend, pm_weight *weight, pm_error *err);
 
+    /* Brings n prepared weights to the device: one matrix, or all those of a module with one for each expert or head,
+     * which operations take together. They stay until the backend is freed. NULL: there is nothing to bring. */
+    int (*weights_load)(pm_backend *backend, pm_weight *weights, int n, pm_error *err);
+
     /* `init` (host, rows * cols) or NULL for zeros. */
     int (*tensor_new)(pm_backend *backend, int64_t rows, int64_t cols, const float *init, pm_tensor **out,
                       pm_error *err);
@@ -444,7 +449,7 @@ typedef struct pm_backend_ops {
     int (*logits)(pm_backend *backend, const pm_batch *batch, const pm_logits_args *args, pm_error *err);
 
     /* Yardsticks, on all the threads that operations use. measure_read reads every byte once, as weights are read, and
-     * does nothing else; measure_peak takes a few milliseconds. */
+     * does nothing else; measure_peak takes a few milliseconds. NULL: the backend has none. */
     void (*measure_read)(pm_backend *backend, const pm_span *spans, size_t n);
     void (*measure_peak)(pm_backend *backend, pm_peak *out);
 } pm_backend_ops;
@@ -457,5 +462,11 @@ struct pm_backend {
 /* The CPU, with `threads` workers (0: physical cores) and the given instruction set (PM_ERR_UNSUPPORTED when the
  * processor lacks it). */
 int pm_backend_cpu_new(pm_backend **out, int threads, pm_simd simd, pm_precision precision, pm_error *err);
+
+/* MLX on the processor or on the GPU (PM_ERR_UNSUPPORTED when it finds none); only where it is built in. */
+int pm_backend_mlx_new(pm_backend **out, bool gpu, pm_error *err);
+
+/* The backend that the options ask for, by their device. Refuses those that it does not have. */
+int pm_backend_open(pm_backend **out, const pm_engine_options *options, pm_error *err);
 
 #endif

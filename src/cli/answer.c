@@ -11,6 +11,7 @@
 pm_engine_options pm_engine_flags(const pm_args *args)
 {
     return (pm_engine_options){
+        .device = (pm_device)args->value[PM_OPT_DEVICE].integer,
         .threads = (int)args->value[PM_OPT_THREADS].integer,
         .ctx = (int)args->value[PM_OPT_CTX].integer,
         .kv_type = (pm_kv_type)args->value[PM_OPT_KV_TYPE].integer,

@@ -79,6 +79,7 @@ typedef enum pm_option {
     PM_OPT_CTX,
     PM_OPT_KV_TYPE,
     PM_OPT_PRECISION,
+    PM_OPT_DEVICE,
     PM_OPT_THREADS,
     PM_OPT_VERBOSE,
     PM_OPT_VERSION,

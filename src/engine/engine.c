@@ -169,6 +169,8 @@ static int check_options(const char *dir, const pm_engine_options *options, pm_e
         return pm_fail(err, PM_ERR_INVALID, "kv_type is %d, not one of pm_kv_type", (int)options->kv_type);
     if (options->precision != PM_PRECISION_EXACT && options->precision != PM_PRECISION_FAST)
         return pm_fail(err, PM_ERR_INVALID, "precision is %d, not one of pm_precision", (int)options->precision);
+    if ((unsigned)options->device > PM_DEVICE_MLX_GPU)
+        return pm_fail(err, PM_ERR_INVALID, "device is %d, not one of pm_device", (int)options->device);
     if ((unsigned)options->simd > PM_SIMD_I8MM)
         return pm_fail(err, PM_ERR_INVALID, "simd is %d, not one of pm_simd", (int)options->simd);
     return PM_OK;
@@ -195,7 +197,7 @@ static int open_model(pm_engine *engine, const char *dir, const pm_engine_option
     engine->snapshot_stride = options->snapshot_stride ? options->snapshot_stride : PM_SNAPSHOT_STRIDE;
     int status = pm_checkpoint_open(&engine->checkpoint, dir, err);
     if (status == PM_OK)
-        status = pm_backend_cpu_new(&engine->backend, options->threads, options->simd, options->precision, err);
+        status = pm_backend_open(&engine->backend, options, err);
     if (status == PM_OK && options->profile)
         status = pm_profiler_new(&engine->profiler, engine->backend, options->kv_type, err);
     if (status == PM_OK)

@@ -73,6 +73,8 @@ static double read_rate(pm_backend *backend, const pm_span *spans, size_t n)
 int pm_engine_measure(pm_engine *engine, pm_limits *out, pm_error *err)
 {
     size_t cache = pm_cache_bytes(), most = CACHES * cache > READ_BYTES ? CACHES * cache : READ_BYTES, n;
+    if (!engine->backend->ops->measure_peak)
+        return pm_fail(err, PM_ERR_UNSUPPORTED, "the device %s does not measure itself", engine->backend->ops->name);
     int status = pm_checkpoint_check(engine->checkpoint, err);
     if (status != PM_OK)
         return status;

@@ -539,6 +539,18 @@ static int make_weight(pm_loader *loader, const matrix *m, int index, int rows, 
     return PM_OK;
 }
 
+/* Brings all the weights of a module to the device. */
+static int load_weights(pm_loader *loader, const matrix *m, pm_weight *weights, int n, pm_error *err)
+{
+    pm_error inner;
+    const pm_backend_ops *op = loader->backend->ops;
+    int status = op->weights_load ? op->weights_load(loader->backend, weights, n, &inner) : PM_OK;
+    if (status != PM_OK)
+        return pm_fail(err, status, "%s: tensor %s: %s", pm_checkpoint_file(loader->checkpoint, m->weight),
+                       m->weight->name, inner.message);
+    return PM_OK;
+}
+
 static void count_matrix(pm_loader *loader, const pm_weight *w, int64_t copies, int64_t active)
 {
     int64_t n = (int64_t)w->out * w->in;
@@ -547,14 +559,22 @@ static void count_matrix(pm_loader *loader, const pm_weight *w, int64_t copies, 
     loader->formats[w->format][w->bits][w->group >= 128 ? 3 : w->group / 32] += (int)copies;
 }
 
+/* The matrix of a module of its own, whose parts go to *m, not yet brought to the device. */
+static int find_matrix(pm_loader *loader, const char *module, int rows, int cols, matrix *m, pm_weight *out,
+                       pm_error *err)
+{
+    int status = take_matrix(loader, module, cols, m, err);
+    if (status == PM_OK)
+        status = check_matrix(loader, m, 0, rows, err);
+    return status ? status : make_weight(loader, m, 0, rows, 0, rows, out, err);
+}
+
 static int load_matrix(pm_loader *loader, const char *module, int rows, int cols, pm_weight *out, pm_error *err)
 {
     matrix m;
-    int status = take_matrix(loader, module, cols, &m, err);
+    int status = find_matrix(loader, module, rows, cols, &m, out, err);
     if (status == PM_OK)
-        status = check_matrix(loader, &m, 0, rows, err);
-    if (status == PM_OK)
-        status = make_weight(loader, &m, 0, rows, 0, rows, out, err);
+        status = load_weights(loader, &m, out, 1, err);
     if (status == PM_OK)
         count_matrix(loader, out, 1, 1);
     return status;
@@ -593,13 +613,11 @@ static int load_experts(pm_loader *loader, const char *module, int rows, int col
         const char *last = strrchr(module, '.');
         for (int e = 0; status == PM_OK && e < n; e++) {
             snprintf(stored, sizeof(stored), "%.*s.%d%s", (int)(last - module), module, e, last);
-            status = take_matrix(loader, stored, cols, &m, err);
-            if (status == PM_OK)
-                status = check_matrix(loader, &m, 0, rows, err);
-            if (status == PM_OK)
-                status = make_weight(loader, &m, 0, rows, 0, rows, &w[e], err);
+            status = find_matrix(loader, stored, rows, cols, &m, &w[e], err);
         }
     }
+    if (status == PM_OK)
+        status = load_weights(loader, &m, w, n, err);
     if (status == PM_OK) {
         count_matrix(loader, &w[0], n, loader->layout->top_k);
         *out = w;
@@ -611,12 +629,15 @@ static int load_experts(pm_loader *loader, const char *module, int rows, int col
 static int load_single_heads(pm_loader *loader, const char *module, int rows, int cols, pm_weight *w, pm_error *err)
 {
     char stored[NAME_MAX_LEN + 16];
-    int status = PM_OK;
-    for (int h = 0; status == PM_OK && h < loader->layout->heads; h++) {
+    matrix m;
+    int status = PM_OK, n = loader->layout->heads;
+    for (int h = 0; status == PM_OK && h < n; h++) {
         snprintf(stored, sizeof(stored), "%s.%d", module, h);
-        status = load_matrix(loader, stored, rows, cols, &w[h], err);
+        status = find_matrix(loader, stored, rows, cols, &m, &w[h], err);
+        if (status == PM_OK)
+            count_matrix(loader, &w[h], 1, 1);
     }
-    return status;
+    return status ? status : load_weights(loader, &m, w, n, err);
 }
 
 /* The matrices of all heads: a stack, one matrix with the rows of all, rows of one matrix of another module, or one
@@ -654,6 +675,8 @@ static int load_heads(pm_loader *loader, const char *module, int rows, int cols,
     for (int h = 0; status == PM_OK && h < layout->heads; h++)
         status = whole ? make_weight(loader, &m, 0, layout->heads * each, h * each + first, rows, &w[h], err)
                        : make_weight(loader, &m, h, rows, 0, rows, &w[h], err);
+    if (status == PM_OK)
+        status = load_weights(loader, &m, w, layout->heads, err);
     if (status == PM_OK) {
         count_matrix(loader, &w[0], layout->heads, layout->heads);
         *out = (pm_head_weights){w, transposed};

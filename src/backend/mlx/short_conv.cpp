@@ -1,0 +1,20 @@
+/* Gated short convolution. */
+#include "backend/mlx/recurrent.h"
+
+int pm_mlx_short_conv(pm_backend *backend, const pm_batch *batch, const pm_short_conv_args *args, pm_error *err)
+{
+    return pm_mlx_guard(backend, err, [&](pm_mlx *) {
+        mx::array bcx = pm_mlx_part(args->bcx->value, 0, batch->n_tokens);
+        mx::array product =
+            mx::multiply(pm_mlx_columns(bcx, 0, args->width), pm_mlx_columns(bcx, 2 * args->width, args->width));
+        std::vector<mx::array> parts;
+        for (int s = 0; s < batch->n_segments; s++) {
+            const pm_segment *segment = &batch->segments[s];
+            parts.push_back(pm_mlx_convolve(segment->states[args->conv_state],
+                                            pm_mlx_part(product, segment->first, segment->n), args->conv, args->bias,
+                                            args->kernel));
+        }
+        args->out->value = mx::multiply(pm_mlx_columns(bcx, args->width, args->width), pm_mlx_concatenate(parts, 0));
+        return (int)PM_OK;
+    });
+}
