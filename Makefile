@@ -16,13 +16,15 @@ override DESTDIR := $(value DESTDIR)
 export PROMPT MODEL MODELS MINUTES PREFIX DESTDIR
 
 .DEFAULT_GOAL := build
-.PHONY: build run test test-text asan tsan soak format check clean install uninstall deb help real-model real-model-parity \
-	bench-peers setup-build setup-test setup-ci venv
+.PHONY: build run mlx test test-text test-mlx asan tsan soak format check clean install uninstall deb help real-model real-model-parity \
+	bench-peers configure-mlx setup-build setup-mlx setup-test setup-ci venv
 
 help:
 	@echo "make                                      build the command and the library into build/release"
 	@echo "make run [PROMPT=TEXT] [MODEL=DIR]        build, then answer one question"
 	@echo "make test [MODELS=DIR]                    build and run every test; DIR holds further checkpoints"
+	@echo "make mlx                                  build the command with the MLX backend into build/mlx (40 MB)"
+	@echo "make test-mlx                             compare that backend with the CPU's and with the oracles"
 	@echo "make test-text                            compare tokenizers over 24 MB of text, which takes ten minutes"
 	@echo "make asan [MODELS=DIR], make tsan         the tests under address and undefined-behaviour, thread sanitizers"
 	@echo "make soak [MINUTES=20]                    the server among clients that ask, leave and send nonsense"
@@ -36,7 +38,7 @@ help:
 	@echo "make deb                                  make a Debian package in build/package"
 	@echo "make clean                                delete build/ and .venv/"
 
-setup-build setup-test setup-ci:
+setup-build setup-mlx setup-test setup-ci:
 	@tools/setup.sh $(@:setup-%=%)
 
 # What is installed, without the tests.
@@ -54,6 +56,18 @@ run: setup-build
 			{ printf '%s\n' "$$log" >&2; exit 1; }; \
 	fi
 	@build/release/polymath run "$${MODEL:-models/default}" -- "$$PROMPT"
+
+# MLX comes as a Python package unless CMake finds one that is installed.
+configure-mlx: setup-mlx
+	@tools/venv.sh build/mlx-venv tools/mlx.txt
+	@cmake --preset mlx --log-level=WARNING >/dev/null
+
+mlx: configure-mlx
+	@cmake --build --preset mlx --target polymath >&2
+
+test-mlx: configure-mlx
+	@cmake --build --preset mlx --target test_mlx test_parity >&2
+	@ctest --preset mlx
 
 test: setup-test venv
 	@tools/test.sh release
@@ -91,7 +105,7 @@ bench-peers: setup-test build
 	@build/peers/venv/bin/python tools/bench_peers/bench_peers.py all
 
 format: setup-ci
-	@git ls-files '*.c' '*.h' | xargs clang-format -i
+	@git ls-files '*.c' '*.cpp' '*.h' | xargs clang-format -i
 
 check: setup-ci
 	@tools/check.sh

@@ -1,9 +1,9 @@
 #!/bin/sh
-# The static checks: layout by clang-format, then clang-tidy over every file of the release build. Both change nothing.
+# The static checks: layout by clang-format, then clang-tidy over every C file of the release build. Both change nothing.
 set -eu
 cd "$(dirname "$0")/.."
 
-git ls-files '*.c' '*.h' | xargs clang-format --dry-run -Werror
+git ls-files '*.c' '*.cpp' '*.h' | xargs clang-format --dry-run -Werror
 
 [ -f build/release/compile_commands.json ] || cmake --preset release --log-level=WARNING >/dev/null
 git ls-files 'src/*.c' |

@@ -1,13 +1,13 @@
 #!/bin/sh
-# Installs what is missing to build ("build"), test ("test") or check ("ci") polymath, and nothing else: a second call
-# finds everything there and returns at once. Asks no questions; sudo only when not root.
+# Installs what is missing to build ("build"), to build with MLX ("mlx"), to test ("test") or to check ("ci") polymath,
+# and nothing else: a second call finds everything there and returns at once. Asks no questions; sudo only when not root.
 set -eu
 
 group=${1:-build}
 case $group in
-build | test | ci) ;;
+build | mlx | test | ci) ;;
 *)
-    echo "usage: tools/setup.sh [build|test|ci]" >&2
+    echo "usage: tools/setup.sh [build|mlx|test|ci]" >&2
     exit 2
     ;;
 esac
@@ -15,8 +15,12 @@ esac
 debian() {
     packages="gcc libc6-dev cmake ninja-build pkg-config libjansson-dev libpcre2-dev libutf8proc-dev libedit-dev"
     packages="$packages libmicrohttpd-dev libcurl4-openssl-dev libcmocka-dev"
-    [ "$group" = build ] || packages="$packages python3-venv dpkg-dev file zsh systemd chromium chromium-driver"
-    [ "$group" != ci ] || packages="$packages clang-format clang-tidy"
+    case $group in
+    build) ;;
+    mlx) packages="$packages g++ python3-venv" ;;
+    *) packages="$packages python3-venv dpkg-dev file zsh systemd chromium chromium-driver" ;;
+    esac
+    [ "$group" != ci ] || packages="$packages g++ clang-format clang-tidy"
 
     missing=
     for package in $packages; do

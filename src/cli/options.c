@@ -135,9 +135,8 @@ static const struct option {
                         "element type of the attention cache; q8: 8 bits, a scale for each 64 (default: f16)"},
     [PM_OPT_PRECISION] = {"--precision", "exact|fast", CHOICE, RUN | CHAT | SERVE | BENCH | PERPLEXITY, 0, 0,
                           "round activations to 16 or to 8 bits for quantised weights (default: exact)"},
-    [PM_OPT_DEVICE] =
-        {"--device", "auto|cpu|mlx|mlx:gpu", CHOICE, ENGINE, 0, 0, /* in the order of pm_device */
-         "where the model runs, mlx where it is built in: on the processor or a GPU (default: auto, cpu)"},
+    [PM_OPT_DEVICE] = {"--device", "auto|cpu|mlx|mlx:gpu", CHOICE, ENGINE, 0, 0, /* in the order of pm_device */
+                       "where the model runs; mlx: where it is built in (default: auto, which is cpu)"},
     [PM_OPT_THREADS] = {"--threads", "N", INTEGER, RUN | CHAT | SERVE | BENCH | PERPLEXITY, 1, 1024,
                         "threads (default: one per physical core)"},
     [PM_OPT_VERBOSE] = {"--verbose", NULL, FLAG, RUN | CHAT | PERPLEXITY, 0, 0,

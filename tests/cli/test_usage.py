@@ -73,6 +73,7 @@ def every_option(polymath):
         (["run", "--kv-type", "f1", "x"], ["'f1'"]),
         (["run", "--kv-type", "q", "x"], ["'q'"]),
         (["run", "--precision", "f32", "x"], ["exact|fast", "'f32'"]),
+        (["run", "--device", "tpu", "x"], ["auto|cpu|mlx|mlx:gpu", "'tpu'"]),
         (["inspect", "--precision", "fast"], ["--precision", "polymath inspect"]),
     ],
 )
@@ -156,7 +157,14 @@ def test_help_of_the_whole(polymath):
 
 def test_options_fit_their_command(polymath):
     inspect = options(call(polymath, "inspect", "--help").stdout.decode())
-    assert list(inspect) == ["--json", "--ctx N", "--kv-type f16|f32|q8", "--version", "--help"]
+    assert list(inspect) == [
+        "--json",
+        "--ctx N",
+        "--kv-type f16|f32|q8",
+        "--device auto|cpu|mlx|mlx:gpu",
+        "--version",
+        "--help",
+    ]
     chat = options(call(polymath, "chat", "--help").stdout.decode())
     assert "--json" not in chat and "--system TEXT" in chat
 

@@ -44,7 +44,7 @@ def fault(path, target):
 
 
 def test_layers(source):
-    files = [f for top in ("include", "src") for f in sorted((source / top).rglob("*")) if f.suffix in (".c", ".h")]
+    files = [f for top in ("include", "src") for f in sorted((source / top).rglob("*")) if f.suffix in (".c", ".cpp", ".h")]
     assert files, "no sources found"
     faults = []
     for file in files:

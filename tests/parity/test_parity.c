@@ -232,7 +232,8 @@ static void run_subject(const subject *s, pm_kv_type kv_type)
     snprintf(dir, sizeof(dir), "%s/%s", roots[s->place], s->dir);
     if (s->config)
         link_with_config(dir, s->config, temp);
-    if (pm_engine_open(&engine, s->config ? temp : dir, &(pm_engine_options){.device = device, .kv_type = kv_type}, &err) != PM_OK)
+    if (pm_engine_open(&engine, s->config ? temp : dir, &(pm_engine_options){.device = device, .kv_type = kv_type},
+                       &err) != PM_OK)
         fail_msg("%s", err.message);
     pm_info info;
     pm_engine_info(engine, &info);

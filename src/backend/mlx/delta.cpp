@@ -1,5 +1,5 @@
 /* Gated delta net: convolution, the delta rule token by token, gated norm. */
-#include "backend/mlx/recurrent.h"
+#include "backend/mlx/mlx.h"
 
 #include <cmath>
 

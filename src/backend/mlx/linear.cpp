@@ -6,7 +6,8 @@
 int pm_mlx_embed(pm_backend *backend, const pm_batch *batch, const pm_embed_args *args, pm_error *err)
 {
     return pm_mlx_guard(backend, err, [&](pm_mlx *mlx) {
-        int status = pm_mlx_evaluate(mlx, {}, err); /* of a step that ended early */
+        mlx->checks.clear(); /* of a step that ended early, and so what it wrote */
+        int status = pm_mlx_evaluate(mlx, {}, err);
         if (status != PM_OK)
             return status;
         mx::array rows = pm_mlx_look_up(args->weight, mx::array(batch->tokens, {batch->n_tokens}, mx::int32));

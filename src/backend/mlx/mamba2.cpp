@@ -3,7 +3,7 @@
  * The recurrence is taken in pieces: within one, in its parallel form (Dao and Gu 2024, section 6), a token's result is
  * what the state at the piece's beginning gives, and a product of lower triangular matrices for the piece's own tokens.
  */
-#include "backend/mlx/recurrent.h"
+#include "backend/mlx/mlx.h"
 
 #include <algorithm>
 #include <cmath>

@@ -18,14 +18,9 @@ static int64_t room_for(int64_t rows)
 
 static int rows_make(pm_mlx *mlx, const pm_rows_spec *spec, mx::Dtype type, pm_rows **out)
 {
-    pm_rows *rows = new pm_rows{mlx, *spec, type, 0, false, {}};
-    try {
-        mlx->rows.push_back(rows);
-    } catch (...) {
-        delete rows;
-        throw;
-    }
-    *out = rows;
+    mlx->rows.reserve(mlx->rows.size() + 1);
+    *out = new pm_rows{mlx, *spec, type, 0, false, {}};
+    mlx->rows.push_back(*out);
     return PM_OK;
 }
 
@@ -196,14 +191,9 @@ int pm_mlx_state_new(pm_backend *backend, const pm_state_spec *spec, pm_state **
             return pm_fail(err, PM_ERR_INVALID, "a state of %lld elements is not possible", (long long)spec->count);
         if (spec->count > INT32_MAX)
             return pm_fail_memory(err);
-        pm_state *state = new pm_state{mlx, spec->count, false, mx::zeros({(int)spec->count})};
-        try {
-            mlx->states.push_back(state);
-        } catch (...) {
-            delete state;
-            throw;
-        }
-        *out = state;
+        mlx->states.reserve(mlx->states.size() + 1);
+        *out = new pm_state{mlx, spec->count, false, mx::zeros({(int)spec->count})};
+        mlx->states.push_back(*out);
         return (int)PM_OK;
     });
 }

@@ -169,54 +169,50 @@ static void describe(const pm_backend *backend, char *out, size_t size)
     std::snprintf(out, size, "mlx %s (%s)", mx::version(), ((const pm_mlx *)backend)->gpu ? "gpu" : "cpu");
 }
 
-static const pm_backend_ops *mlx_ops(void)
-{
-    static const pm_backend_ops ops = [] {
-        pm_backend_ops o = {};
-        o.name = "mlx";
-        o.free = mlx_free;
-        o.describe = describe;
-        o.weight_prepare = pm_mlx_weight_prepare;
-        o.weights_load = pm_mlx_weights_load;
-        o.tensor_new = tensor_new;
-        o.tensor_free = tensor_free;
-        o.tensor_read = tensor_read;
-        o.rows_new = pm_mlx_rows_new;
-        o.rows_fork = pm_mlx_rows_fork;
-        o.rows_truncate = pm_mlx_rows_truncate;
-        o.rows_length = pm_mlx_rows_length;
-        o.rows_free = pm_mlx_rows_free;
-        o.rows_bytes = pm_mlx_rows_bytes;
-        o.held = pm_mlx_held;
-        o.rows_export = pm_mlx_rows_export;
-        o.rows_import = pm_mlx_rows_import;
-        o.state_new = pm_mlx_state_new;
-        o.state_zero = pm_mlx_state_zero;
-        o.state_copy = pm_mlx_state_copy;
-        o.state_free = pm_mlx_state_free;
-        o.state_export = pm_mlx_state_export;
-        o.state_import = pm_mlx_state_import;
-        o.indices_new = pm_mlx_indices_new;
-        o.indices_read = pm_mlx_indices_read;
-        o.indices_free = pm_mlx_indices_free;
-        o.embed = pm_mlx_embed;
-        o.linear = pm_mlx_linear;
-        o.attention = pm_mlx_attention;
-        o.heads = pm_mlx_heads;
-        o.sparse_index = pm_mlx_sparse_index;
-        o.latent_attention = pm_mlx_latent_attention;
-        o.gated_delta = pm_mlx_gated_delta;
-        o.short_conv = pm_mlx_short_conv;
-        o.mamba2 = pm_mlx_mamba2;
-        o.compress = pm_mlx_compress;
-        o.hyper_in = pm_mlx_hyper_in;
-        o.hyper_out = pm_mlx_hyper_out;
-        o.moe = pm_mlx_moe;
-        o.logits = pm_mlx_logits;
-        return o;
-    }();
-    return &ops;
-}
+static const pm_backend_ops mlx_ops = {
+    .name = "mlx",
+    .free = mlx_free,
+    .describe = describe,
+    .weight_prepare = pm_mlx_weight_prepare,
+    .weights_load = pm_mlx_weights_load,
+    .tensor_new = tensor_new,
+    .tensor_free = tensor_free,
+    .tensor_read = tensor_read,
+    .rows_new = pm_mlx_rows_new,
+    .rows_fork = pm_mlx_rows_fork,
+    .rows_truncate = pm_mlx_rows_truncate,
+    .rows_length = pm_mlx_rows_length,
+    .rows_free = pm_mlx_rows_free,
+    .rows_bytes = pm_mlx_rows_bytes,
+    .held = pm_mlx_held,
+    .rows_export = pm_mlx_rows_export,
+    .rows_import = pm_mlx_rows_import,
+    .state_new = pm_mlx_state_new,
+    .state_zero = pm_mlx_state_zero,
+    .state_copy = pm_mlx_state_copy,
+    .state_free = pm_mlx_state_free,
+    .state_export = pm_mlx_state_export,
+    .state_import = pm_mlx_state_import,
+    .indices_new = pm_mlx_indices_new,
+    .indices_read = pm_mlx_indices_read,
+    .indices_free = pm_mlx_indices_free,
+    .embed = pm_mlx_embed,
+    .linear = pm_mlx_linear,
+    .attention = pm_mlx_attention,
+    .heads = pm_mlx_heads,
+    .sparse_index = pm_mlx_sparse_index,
+    .latent_attention = pm_mlx_latent_attention,
+    .gated_delta = pm_mlx_gated_delta,
+    .short_conv = pm_mlx_short_conv,
+    .mamba2 = pm_mlx_mamba2,
+    .compress = pm_mlx_compress,
+    .hyper_in = pm_mlx_hyper_in,
+    .hyper_out = pm_mlx_hyper_out,
+    .moe = pm_mlx_moe,
+    .logits = pm_mlx_logits,
+    .measure_read = nullptr,
+    .measure_peak = nullptr,
+};
 
 /* Lets MLX keep as much memory resident as the device recommends; devices that recommend nothing need nothing. */
 static void set_limits(mx::Device device)
@@ -235,7 +231,7 @@ int pm_backend_mlx_new(pm_backend **out, bool gpu, pm_error *err)
             return pm_fail(err, PM_ERR_UNSUPPORTED, "MLX %s finds no %s here", mx::version(), gpu ? "GPU" : "CPU");
         if (gpu)
             set_limits(device);
-        pm_mlx *mlx = new pm_mlx{{mlx_ops()}, mx::new_thread_unsafe_stream(device), gpu, {}, {}, {}, {}, {}, {}, 0};
+        pm_mlx *mlx = new pm_mlx{{&mlx_ops}, mx::new_thread_unsafe_stream(device), gpu, {}, {}, {}, {}, {}, {}, 0};
         *out = &mlx->base;
         return PM_OK;
     } catch (...) {

@@ -18,6 +18,7 @@ extern "C" {
 #include <cstring>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "mlx/array.h"
@@ -108,7 +109,8 @@ struct pm_mlx {
 
 /* ---- mlx.cpp ---- */
 
-/* Makes the backend's stream the calling thread's: streams are what binds arrays to threads. */
+/* Makes the backend's stream the calling thread's default, which MLX wants set in each thread, and its device that of
+ * the process, which costs a program that uses MLX itself nothing but its own choice. */
 void pm_mlx_enter(const pm_mlx *mlx);
 
 /* Turns what is being thrown into an error. */
@@ -144,23 +146,43 @@ mx::array pm_mlx_columns(const mx::array &array, int64_t first, int64_t n);
 
 mx::array pm_mlx_concatenate(const std::vector<mx::array> &parts, int axis);
 
+/* ---- functions that several operations share ---- */
+
+inline mx::array pm_mlx_silu(const mx::array &x)
+{
+    return mx::multiply(x, mx::sigmoid(x));
+}
+
+inline mx::array pm_mlx_softplus(const mx::array &x)
+{
+    return mx::logaddexp(x, mx::array(0.0f));
+}
+
+/* The causal depthwise convolution of a segment's inputs x [n, channels] with weights [channels, kernel], plus a bias
+ * [1, channels] or NULL. The state, [kernel - 1, channels], moves on. In short_conv.cpp. */
+mx::array pm_mlx_convolve(pm_state *state, const mx::array &x, const pm_tensor *weights, const pm_tensor *bias,
+                          int kernel);
+
+/* A function of the table of operations, to be declared: what backend.h says of it holds. */
+template <typename Pointer> using pm_mlx_fn = std::remove_pointer_t<Pointer>;
+
 /* ---- memory.cpp ---- */
 
-int pm_mlx_rows_new(pm_backend *backend, const pm_rows_spec *spec, pm_kv_type type, pm_rows **out, pm_error *err);
-int pm_mlx_rows_fork(pm_backend *backend, const pm_rows *rows, int64_t n, pm_rows **out, pm_error *err);
-void pm_mlx_rows_truncate(pm_backend *backend, pm_rows *rows, int64_t n);
-int64_t pm_mlx_rows_length(const pm_rows *rows);
-void pm_mlx_rows_free(pm_backend *backend, pm_rows *rows);
-uint64_t pm_mlx_rows_bytes(const pm_rows_spec *spec, pm_kv_type type, int64_t tokens);
-uint64_t pm_mlx_held(const pm_backend *backend);
-int pm_mlx_rows_export(pm_backend *backend, const pm_rows *rows, int64_t first, int64_t n, void *out, pm_error *err);
-int pm_mlx_rows_import(pm_backend *backend, pm_rows *rows, int64_t n, const void *data, pm_error *err);
-int pm_mlx_state_new(pm_backend *backend, const pm_state_spec *spec, pm_state **out, pm_error *err);
-void pm_mlx_state_zero(pm_backend *backend, pm_state *state);
-void pm_mlx_state_copy(pm_backend *backend, pm_state *to, const pm_state *from);
-void pm_mlx_state_free(pm_backend *backend, pm_state *state);
-int pm_mlx_state_export(pm_backend *backend, const pm_state *state, float *out, pm_error *err);
-int pm_mlx_state_import(pm_backend *backend, pm_state *state, const float *data, pm_error *err);
+pm_mlx_fn<decltype(pm_backend_ops::rows_new)> pm_mlx_rows_new;
+pm_mlx_fn<decltype(pm_backend_ops::rows_fork)> pm_mlx_rows_fork;
+pm_mlx_fn<decltype(pm_backend_ops::rows_truncate)> pm_mlx_rows_truncate;
+pm_mlx_fn<decltype(pm_backend_ops::rows_length)> pm_mlx_rows_length;
+pm_mlx_fn<decltype(pm_backend_ops::rows_free)> pm_mlx_rows_free;
+pm_mlx_fn<decltype(pm_backend_ops::rows_bytes)> pm_mlx_rows_bytes;
+pm_mlx_fn<decltype(pm_backend_ops::held)> pm_mlx_held;
+pm_mlx_fn<decltype(pm_backend_ops::rows_export)> pm_mlx_rows_export;
+pm_mlx_fn<decltype(pm_backend_ops::rows_import)> pm_mlx_rows_import;
+pm_mlx_fn<decltype(pm_backend_ops::state_new)> pm_mlx_state_new;
+pm_mlx_fn<decltype(pm_backend_ops::state_zero)> pm_mlx_state_zero;
+pm_mlx_fn<decltype(pm_backend_ops::state_copy)> pm_mlx_state_copy;
+pm_mlx_fn<decltype(pm_backend_ops::state_free)> pm_mlx_state_free;
+pm_mlx_fn<decltype(pm_backend_ops::state_export)> pm_mlx_state_export;
+pm_mlx_fn<decltype(pm_backend_ops::state_import)> pm_mlx_state_import;
 
 /* Appends [planes, n, width] of any float type; the layer is for messages. */
 void pm_mlx_append(pm_rows *rows, const mx::array &values, int layer);
@@ -177,8 +199,8 @@ int pm_mlx_check_rows(const pm_batch *batch, int slot, int layer, pm_error *err)
 
 /* ---- weights.cpp ---- */
 
-int pm_mlx_weight_prepare(pm_backend *backend, pm_weight *weight, pm_error *err);
-int pm_mlx_weights_load(pm_backend *backend, pm_weight *weights, int n, pm_error *err);
+pm_mlx_fn<decltype(pm_backend_ops::weight_prepare)> pm_mlx_weight_prepare;
+pm_mlx_fn<decltype(pm_backend_ops::weights_load)> pm_mlx_weights_load;
 
 /* x [..., in] times the matrix, plus its bias: [..., out] f32. */
 mx::array pm_mlx_multiply(const pm_weight *weight, const mx::array &x);
@@ -203,23 +225,22 @@ std::vector<int64_t> pm_mlx_positions(const pm_batch *batch);
 mx::array pm_mlx_turn(const mx::array &x, const pm_rope *rope, const pm_mlx_turns &turns, bool back);
 
 /* ---- operations, one file each ---- */
-int pm_mlx_embed(pm_backend *backend, const pm_batch *batch, const pm_embed_args *args, pm_error *err);
-int pm_mlx_linear(pm_backend *backend, const pm_batch *batch, const pm_linear_args *args, pm_error *err);
-int pm_mlx_attention(pm_backend *backend, const pm_batch *batch, const pm_attention_args *args, pm_error *err);
-int pm_mlx_heads(pm_backend *backend, const pm_batch *batch, const pm_heads_args *args, pm_error *err);
-int pm_mlx_indices_new(pm_backend *backend, int max_tokens, int top_k, pm_indices **out, pm_error *err);
-int pm_mlx_indices_read(const pm_indices *indices, int token, int32_t *out);
-void pm_mlx_indices_free(pm_backend *backend, pm_indices *indices);
-int pm_mlx_sparse_index(pm_backend *backend, const pm_batch *batch, const pm_sparse_index_args *args, pm_error *err);
-int pm_mlx_latent_attention(pm_backend *backend, const pm_batch *batch, const pm_latent_attention_args *args,
-                            pm_error *err);
-int pm_mlx_gated_delta(pm_backend *backend, const pm_batch *batch, const pm_gated_delta_args *args, pm_error *err);
-int pm_mlx_short_conv(pm_backend *backend, const pm_batch *batch, const pm_short_conv_args *args, pm_error *err);
-int pm_mlx_mamba2(pm_backend *backend, const pm_batch *batch, const pm_mamba2_args *args, pm_error *err);
-int pm_mlx_compress(pm_backend *backend, const pm_batch *batch, const pm_compress_args *args, pm_error *err);
-int pm_mlx_hyper_in(pm_backend *backend, const pm_batch *batch, const pm_hyper_in_args *args, pm_error *err);
-int pm_mlx_hyper_out(pm_backend *backend, const pm_batch *batch, const pm_hyper_out_args *args, pm_error *err);
-int pm_mlx_moe(pm_backend *backend, const pm_batch *batch, const pm_moe_args *args, pm_error *err);
-int pm_mlx_logits(pm_backend *backend, const pm_batch *batch, const pm_logits_args *args, pm_error *err);
+pm_mlx_fn<decltype(pm_backend_ops::embed)> pm_mlx_embed;
+pm_mlx_fn<decltype(pm_backend_ops::linear)> pm_mlx_linear;
+pm_mlx_fn<decltype(pm_backend_ops::attention)> pm_mlx_attention;
+pm_mlx_fn<decltype(pm_backend_ops::heads)> pm_mlx_heads;
+pm_mlx_fn<decltype(pm_backend_ops::indices_new)> pm_mlx_indices_new;
+pm_mlx_fn<decltype(pm_backend_ops::indices_read)> pm_mlx_indices_read;
+pm_mlx_fn<decltype(pm_backend_ops::indices_free)> pm_mlx_indices_free;
+pm_mlx_fn<decltype(pm_backend_ops::sparse_index)> pm_mlx_sparse_index;
+pm_mlx_fn<decltype(pm_backend_ops::latent_attention)> pm_mlx_latent_attention;
+pm_mlx_fn<decltype(pm_backend_ops::gated_delta)> pm_mlx_gated_delta;
+pm_mlx_fn<decltype(pm_backend_ops::short_conv)> pm_mlx_short_conv;
+pm_mlx_fn<decltype(pm_backend_ops::mamba2)> pm_mlx_mamba2;
+pm_mlx_fn<decltype(pm_backend_ops::compress)> pm_mlx_compress;
+pm_mlx_fn<decltype(pm_backend_ops::hyper_in)> pm_mlx_hyper_in;
+pm_mlx_fn<decltype(pm_backend_ops::hyper_out)> pm_mlx_hyper_out;
+pm_mlx_fn<decltype(pm_backend_ops::moe)> pm_mlx_moe;
+pm_mlx_fn<decltype(pm_backend_ops::logits)> pm_mlx_logits;
 
 #endif

@@ -2,7 +2,6 @@
 #include "backend/mlx/mlx.h"
 
 #include <algorithm>
-#include <limits>
 
 enum { SORT_PAIRS = 64 }; /* from so many pairs of token and expert on, those of an expert are brought together */
 
@@ -30,7 +29,7 @@ static mx::array scores_of(pm_route_kind kind, const mx::array &logits)
 {
     switch (kind) {
     case PM_ROUTE_SIGMOID: return mx::sigmoid(logits);
-    case PM_ROUTE_SQRT_SOFTPLUS: return mx::sqrt(mx::logaddexp(logits, mx::array(0.0f)));
+    case PM_ROUTE_SQRT_SOFTPLUS: return mx::sqrt(pm_mlx_softplus(logits));
     case PM_ROUTE_SOFTMAX: break;
     }
     return mx::softmax(logits, -1, true);
@@ -68,20 +67,15 @@ static routed route_tokens(const pm_batch *batch, const pm_route *route, const m
 
 /* ---- experts ---- */
 
-static mx::array silu(const mx::array &x)
-{
-    return mx::multiply(x, mx::sigmoid(x));
-}
-
 /* silu(min(gate, limit)) * clamp(up, -limit, limit), without a gate max(up, 0)^2. */
 static mx::array activate(const std::optional<mx::array> &gate, const mx::array &up, float limit)
 {
     if (!gate)
         return mx::square(mx::maximum(up, mx::array(0.0f)));
     if (!(limit > 0))
-        return mx::multiply(silu(*gate), up);
+        return mx::multiply(pm_mlx_silu(*gate), up);
     mx::array most = mx::array(limit);
-    return mx::multiply(silu(mx::minimum(*gate, most)), mx::clip(up, mx::array(-limit), most));
+    return mx::multiply(pm_mlx_silu(mx::minimum(*gate, most)), mx::clip(up, mx::array(-limit), most));
 }
 
 /* The weighted sum of the chosen experts' outputs for x [tokens, in]. */

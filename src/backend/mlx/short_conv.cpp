@@ -1,5 +1,22 @@
-/* Gated short convolution. */
-#include "backend/mlx/recurrent.h"
+/* Gated short convolution, and the causal convolution of all layers that have one. */
+#include "backend/mlx/mlx.h"
+
+mx::array pm_mlx_convolve(pm_state *state, const mx::array &x, const pm_tensor *weights, const pm_tensor *bias,
+                          int kernel)
+{
+    int n = x.shape(0), channels = x.shape(1), before = kernel - 1;
+    mx::array inputs = mx::concatenate({mx::reshape(state->value, {before, channels}), x}, 0);
+    mx::array taps = mx::transpose(weights->value); /* [kernel, channels] */
+    std::optional<mx::array> sum;
+    if (bias)
+        sum = bias->value;
+    for (int i = 0; i < kernel; i++) {
+        mx::array part = mx::multiply(pm_mlx_part(inputs, i, n), pm_mlx_part(taps, i, 1));
+        sum = sum ? mx::add(*sum, part) : part;
+    }
+    pm_mlx_state_set(state, mx::contiguous(pm_mlx_part(inputs, n, before)));
+    return *sum;
+}
 
 int pm_mlx_short_conv(pm_backend *backend, const pm_batch *batch, const pm_short_conv_args *args, pm_error *err)
 {
