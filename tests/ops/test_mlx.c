@@ -2,6 +2,8 @@
  * itself. */
 #include "ops/sides.h"
 
+#include <pthread.h>
+
 /* ---- weights ---- */
 
 static const test_kind kinds[] = {
@@ -724,6 +726,48 @@ static void test_exceptions(void **state)
     world_free(w);
 }
 
+typedef struct elsewhere {
+    world *w;
+    pm_weight *matrix;
+    pm_tensor *x, *y;
+    int status;
+} elsewhere;
+
+static void *multiply_elsewhere(void *arg)
+{
+    elsewhere *e = arg;
+    pm_backend *b = e->w->backend[MLX];
+    pm_segment segment = {0, 1, 0, NULL, NULL};
+    pm_batch batch = {1, 1, 0, (pm_token[]){0}, &segment, NULL};
+    pm_linear_args args = {.x = e->x, .n = 1, .w = (const pm_weight *[]){e->matrix}, .y = &e->y};
+    e->status = b->ops->linear(b, &batch, &args, NULL);
+    return NULL;
+}
+
+/* MLX's streams belong to threads; an engine may go from one to another, as in the server, and what one began another
+ * may end. */
+static void test_threads(void **state)
+{
+    (void)state;
+    world *w = world_new();
+    float one[64] = {0}, row[8];
+    one[5] = 1;
+    w->side = MLX;
+    elsewhere e = {.w = w, .matrix = loaded(w, &kinds[F32], 1, 8, 64), .y = output(w, 1, 8)};
+    e.x = keep(w, tensor_new(w->backend[MLX], 1, 64, one));
+    for (int i = 0; i < 3; i++) {
+        pthread_t thread;
+        assert_int_equal(pthread_create(&thread, NULL, multiply_elsewhere, &e), 0);
+        assert_int_equal(pthread_join(thread, NULL), 0);
+        assert_int_equal(e.status, PM_OK);
+        tensor_get(w->backend[MLX], e.y, 1, row);
+        for (int r = 0; r < 8; r++)
+            assert_float_equal(row[r], weight_at(e.matrix, r, 5), 1e-6);
+    }
+    forget(w);
+    world_free(w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -733,7 +777,7 @@ int main(void)
         cmocka_unit_test(test_hyper),      cmocka_unit_test(test_moe),
         cmocka_unit_test(test_forks),      cmocka_unit_test(test_states),
         cmocka_unit_test(test_numeric),    cmocka_unit_test(test_refusals),
-        cmocka_unit_test(test_exceptions),
+        cmocka_unit_test(test_exceptions), cmocka_unit_test(test_threads),
     };
     return cmocka_run_group_tests_name("mlx", tests, NULL, NULL);
 }

@@ -6,9 +6,9 @@
 #include <cstdio>
 #include <new>
 
-#include "mlx/device.h"
-#include "mlx/memory.h"
-#include "mlx/version.h"
+#include <mlx/device.h>
+#include <mlx/memory.h>
+#include <mlx/version.h>
 
 enum { STEPS_PER_CLEAR = 256 }; /* buffers that MLX keeps for later are given back so often */
 

@@ -21,11 +21,11 @@ extern "C" {
 #include <type_traits>
 #include <vector>
 
-#include "mlx/array.h"
-#include "mlx/fast.h"
-#include "mlx/ops.h"
-#include "mlx/stream.h"
-#include "mlx/transforms.h"
+#include <mlx/array.h>
+#include <mlx/fast.h>
+#include <mlx/ops.h>
+#include <mlx/stream.h>
+#include <mlx/transforms.h>
 
 namespace mx = mlx::core;
 
