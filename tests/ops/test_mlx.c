@@ -58,11 +58,11 @@ static void run_special(world *w, const pm_batch *batch, const void *how)
     pm_backend *b = w->backend[w->side];
     pm_error err;
     bool affine = how;
-    pm_weight *m = matrices(w, &kinds[affine ? BITS_4 : FP8], 1, affine ? 24 : 48, 128);
+    pm_weight *m = matrices(w, &kinds[affine ? BITS_4 : FP8], 1, affine ? 24 : 96, 128);
     if (affine) {
         m->biases = NULL;
     } else {
-        m->out = 30;
+        m->out = 60;
         m->block_first = 18;
     }
     load(w, m, 1);
