@@ -17,7 +17,7 @@ def pytest_configure():
 def pytest_addoption(parser):
     parser.addoption("--build-dir", default="build/release", help="CMake build directory (default: build/release)")
     parser.addoption("--models", default="", help="directory of further checkpoints (default: none)")
-    parser.addoption("--corpus-mb", type=int, default=2, help="megabytes of text that tokenizers are compared over")
+    parser.addoption("--corpus-mb", type=int, default=1, help="megabytes of text that tokenizers are compared over")
 
 
 @pytest.fixture(scope="session")

@@ -21,19 +21,10 @@ export LSAN_OPTIONS=suppressions=$PWD/tests/leaks.txt:print_suppressions=0
 # What is packaged is the release build; the others can be neither linked statically nor without their sanitizer. A
 # browser has no sanitizer.
 only=
-[ "$preset" = release ] || only="--ignore=tests/package --ignore=tests/server/test_page.py --corpus-mb=1"
-
-# The Python tests of text take as long as all others together, so they run beside them; each run is one process.
-python_tests() {
-    .venv/bin/python -m pytest -q -p no:cacheprovider "$@" --build-dir "build/$preset" --models "$models"
-}
+[ "$preset" = release ] || only="--ignore=tests/package --ignore=tests/server/test_page.py"
 
 failed=0
 ctest --preset "$preset" || failed=1
-text=$(mktemp)
-trap 'rm -f "$text"' EXIT
-python_tests tests/text $only >"$text" 2>&1 &
-python_tests tests --ignore=tests/text $only || failed=1
-wait $! || failed=1
-cat "$text"
+.venv/bin/python -m pytest -q -p no:cacheprovider -n 2 --dist loadfile tests $only --build-dir "build/$preset" \
+    --models "$models" || failed=1
 exit $failed
