@@ -26,8 +26,10 @@ enum {
     MANY = 65536,      /* bytes of rows that are worth several streams */
     ROWS = 16,         /* of a panel */
     DEPTH = 512,       /* elements of a row in a panel: four groups or more */
+    SCALES = 32,       /* most groups whose scales are there at once: those of DEPTH elements, or 16 */
     PANELS = 2,        /* taken at once */
     COLUMNS = 128,     /* that share them */
+    FEW = 3,           /* columns for which weights are streamed again sooner than laid out, since they are at hand */
     TILE = 4,          /* most columns in registers */
     PLAIN_SCALES = 253 /* codes of e8m0, less 2, that are not */
 };
@@ -466,8 +468,9 @@ INLINE void stream(const pm_weight *w, shape s, int first, int last, const pm_co
 
 /* Elements [k, k + DEPTH), or fewer, of 16 rows. */
 typedef struct panel {
-    __m512i w[DEPTH / 4];                       /* 4 elements of every row */
-    __m512 scale[DEPTH / 16], bias[DEPTH / 16]; /* of a group of every row */
+    __m512i w[DEPTH / 4];               /* 4 elements of every row */
+    __m512 scale[SCALES], bias[SCALES]; /* of a group of every row: */
+    size_t first;                       /* which of them is the first of these elements */
 } panel;
 
 /* 16 dwords of each of 16 rows: v[d] gets dword d of row r in lane r. */
@@ -498,12 +501,14 @@ INLINE void transpose(__m512i v[16])
 
 /* n elements from the k-th of `rows` (up to 16) rows from `row` on; the other rows are anything. The panel has a
  * group's part of every plane, then the next group. What 4 and 2 bits fill of 64 bytes is transposed before it is
- * unpacked: four bytes are four elements of every plane. */
-INLINE void fill_weights(const pm_weight *w, int bits, bool e2m1, int row, int rows, int k, int n, panel *out)
+ * unpacked: four bytes are four elements of every plane. What the next panels need of memory is fetched, which comes
+ * just in time even for two columns. */
+INLINE void fill_weights(const pm_weight *w, int bits, int group, bool e2m1, int row, int rows, int k, int n,
+                         panel *out)
 {
     const bool packed = bits == 4 || bits == 2;
     const int planes = planes_of(bits), block = 64 * planes, bytes = block * bits / 8;
-    const int part = w->group / planes / 4, shift = __builtin_ctz((unsigned)part);
+    const int part = group / planes / 4, shift = __builtin_ctz((unsigned)part);
     size_t stride = (size_t)w->in * (size_t)bits / 8;
     const uint8_t *data = (const uint8_t *)w->data + (size_t)row * stride + (size_t)k * (size_t)bits / 8;
     for (int i = 0; i < n; i += block, data += bytes) {
@@ -511,7 +516,7 @@ INLINE void fill_weights(const pm_weight *w, int bits, bool e2m1, int row, int r
         __m512i v[16];
         for (int r = 0; r < rows; r++)
             for (int b = 0; b < bytes; b += 64)
-                _mm_prefetch((const char *)data + (size_t)r * stride + DEPTH * bits / 8 + b, _MM_HINT_T0);
+                _mm_prefetch((const char *)data + ((size_t)r + PANELS * ROWS) * stride + b, _MM_HINT_T1);
         for (int plane = 0; plane < planes; plane++) {
             for (int r = 0; r < 16 && (plane == 0 || !packed); r++)
                 v[r] = r >= rows ? _mm512_setzero_si512()
@@ -528,11 +533,13 @@ INLINE void fill_weights(const pm_weight *w, int bits, bool e2m1, int row, int r
 
 typedef void fill_fn(const pm_weight *w, int row, int rows, int k, int n, panel *out);
 
-/* Weight scales and biases of the groups [g, g + n). */
-INLINE void fill_scales(const pm_weight *w, bool e2m1, int row, int rows, size_t g, size_t n, panel *out)
+/* Weight scales and biases of the groups from element k on, where the panel has not got them. */
+INLINE void fill_scales(const pm_weight *w, bool e2m1, int row, int rows, int k, panel *out)
 {
-    size_t groups = (size_t)(w->in / w->group);
-    for (size_t j = 0; j < n; j += 16)
+    const size_t groups = (size_t)(w->in / w->group), g = (size_t)(k / w->group);
+    const size_t most = w->group == 16 ? SCALES : 16, n = groups - g < most ? groups - g : most;
+    out->first = g % most;
+    for (size_t j = 0; j < n && out->first == 0; j += 16)
         for (int part = 0; part < (e2m1 ? 1 : 2); part++) {
             const int left = n - j < 16 ? (int)(n - j) : 16;
             __m512i v[16];
@@ -603,9 +610,10 @@ INLINE void add_panels(const panel *p, int planes, int group, bool e2m1, int pas
                 if (passes == 2)
                     whole = _mm512_add_epi32(_mm512_slli_epi32(whole, 8), lower[h][c]);
                 __m512 isum = _mm512_cvtepi32_ps(whole);
-                __m512 factor = _mm512_mul_ps(p[h].scale[j], _mm512_set1_ps(columns[c].scale[g + j]));
+                __m512 factor = _mm512_mul_ps(p[h].scale[p[h].first + j], _mm512_set1_ps(columns[c].scale[g + j]));
                 __m512 sum = _mm512_fmadd_ps(isum, factor, *acc);
-                *acc = e2m1 ? sum : _mm512_fmadd_ps(p[h].bias[j], _mm512_set1_ps(columns[c].sum[g + j]), sum);
+                *acc =
+                    e2m1 ? sum : _mm512_fmadd_ps(p[h].bias[p[h].first + j], _mm512_set1_ps(columns[c].sum[g + j]), sum);
             }
     }
 }
@@ -696,7 +704,7 @@ NOINLINE void multiply_panels(const functions *f, const pm_weight *w, int row, i
         x[c] = column_at(columns, from + c, in, groups);
     for (size_t k = 0; k < in; k += DEPTH) {
         size_t depth = in - k < DEPTH ? in - k : DEPTH;
-        for (int h = 0; h < PANELS; h++)
+        for (int h = 0; h * ROWS < rows; h++)
             f->fill(w, row + h * ROWS, within(rows - h * ROWS), (int)k, (int)depth, &p[h]);
         for (int c = 0, i = 0; c < n; c += tiles[i].columns) {
             while (tiles[i].columns > n - c)
@@ -715,8 +723,9 @@ NOINLINE void multiply_panels(const functions *f, const pm_weight *w, int row, i
 static void multiply(const functions *f, const pm_weight *w, int first, int last, const pm_columns *columns,
                      const pm_results *results)
 {
-    if (columns->n == 1) {
-        f->stream(w, first, last, columns, 0, results);
+    if (columns->n <= FEW) {
+        for (int i = 0; i < columns->n; i++)
+            f->stream(w, first, last, columns, i, results);
         return;
     }
     for (int from = 0; from < columns->n; from += COLUMNS)
@@ -728,8 +737,11 @@ static void multiply(const functions *f, const pm_weight *w, int first, int last
 #define FILL(name, bits, e2m1)                                                                                         \
     NOINLINE void fill_##name(const pm_weight *w, int row, int rows, int k, int n, panel *out)                         \
     {                                                                                                                  \
-        fill_weights(w, bits, e2m1, row, rows, k, n, out);                                                             \
-        fill_scales(w, e2m1, row, rows, (size_t)(k / w->group), (size_t)(n / w->group), out);                          \
+        if (w->group == 64)                                                                                            \
+            fill_weights(w, bits, 64, e2m1, row, rows, k, n, out);                                                     \
+        else                                                                                                           \
+            fill_weights(w, bits, w->group, e2m1, row, rows, k, n, out);                                               \
+        fill_scales(w, e2m1, row, rows, k, out);                                                                       \
     }
 #define STREAM(name, bits, group, e2m1, passes)                                                                        \
     NOINLINE void stream_##name##_##group##_##passes(const pm_weight *w, int first, int last,                          \
