@@ -704,7 +704,7 @@ NOINLINE void multiply_panels(const functions *f, const pm_weight *w, int row, i
         x[c] = column_at(columns, from + c, in, groups);
     for (size_t k = 0; k < in; k += DEPTH) {
         size_t depth = in - k < DEPTH ? in - k : DEPTH;
-        for (int h = 0; h * ROWS < rows; h++)
+        for (int h = 0; h < PANELS; h++)
             f->fill(w, row + h * ROWS, within(rows - h * ROWS), (int)k, (int)depth, &p[h]);
         for (int c = 0, i = 0; c < n; c += tiles[i].columns) {
             while (tiles[i].columns > n - c)
