@@ -19,6 +19,9 @@ bool pm_read_stop(void *target, const char *name, json_t *value, pm_refusal *ref
         if (!json_is_string(text) || json_string_length(text) == 0)
             return pm_refuse(refusal, 400, "invalid_type", name,
                              "'%s' must be a text or a list of texts, none of them empty", name);
+        if (json_string_length(text) > PM_STOP_BYTES)
+            return pm_refuse(refusal, 400, "invalid_value", name, "'%s' has a text of %zu bytes, more than %d", name,
+                             json_string_length(text), PM_STOP_BYTES);
         ask->stop[i] = json_string_value(text);
     }
     ask->n_stop = (int)n;

@@ -593,6 +593,19 @@ static bool read_ask(pm_job *job, pm_refusal *refusal)
            pm_ask_choose_tools(job, refusal);
 }
 
+/* Frees what has become the prompt, and what means nothing: as JSON it takes many times what the client sent. */
+static void forget_read(pm_job *job)
+{
+    static const char *const read[] = {"messages",   "chat_messages",       "input", "prompt", "system",
+                                       "logit_bias", "chat_template_kwargs"};
+    for (size_t i = 0; i < sizeof(read) / sizeof(*read); i++)
+        json_object_del(job->body, read[i]);
+    for (const pm_field *field = job->dialect->fields; field->kind != PM_FIELD_END; field++)
+        if (field->kind == PM_FIELD_VOID && !job->dialect->echoes)
+            json_object_del(job->body, field->name);
+    job->ask.messages = job->ask.prompt = job->ask.system = job->ask.variables = NULL;
+}
+
 /* Puts the exchange among those that are being answered. */
 static void enlist(pm_job *job)
 {
@@ -623,7 +636,9 @@ void pm_job_start(pm_exchange *exchange)
     snprintf(job->id, sizeof(job->id), "%s%s", job->dialect->prefix, exchange->id);
     bool made = read_ask(job, &refusal) && make_prompts(job, &refusal) && pm_job_constrain(job, &refusal) &&
                 make_choices(job, &refusal);
-    if (!made)
+    if (made)
+        forget_read(job);
+    else
         pm_job_fail(job, &refusal);
     if (job->n_choices)
         enlist(job);

@@ -10,6 +10,7 @@
 
 enum {
     PM_STOP_MAX = 16,
+    PM_STOP_BYTES = 1024, /* of each, since the end of an answer is compared with all of them for every token */
     PM_CHOICES_MAX = 128, /* answers to a request; no more than may wait either */
     PM_QUEUE = 64         /* default of pm_scheduler_options.queue */
 };
@@ -94,6 +95,7 @@ typedef struct pm_dialect {
     const struct pm_field *fields; /* of the body, see fields.h; the target is the job's pm_ask */
     /* What tables cannot say: checks, defaults, conversions. False with a refusal. */
     bool (*read)(pm_job *job, pm_refusal *refusal);
+    bool echoes;      /* answers have members of the request */
     const char *ping; /* what a stream says while there is nothing to say; NULL: a comment */
     /* ---- with ask.stream only, see `always` ---- */
     void (*begin)(pm_job *job);                              /* before the first piece of any answer */

@@ -248,6 +248,7 @@ const pm_dialect pm_responses_dialect = {
     .prefix = "resp_",
     .chat = "input",
     .always = true,
+    .echoes = true,
     .fields = pm_responses_fields,
     .read = pm_responses_read,
     .begin = begin,

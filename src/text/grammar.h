@@ -10,8 +10,8 @@
 #include "base/base.h"
 
 enum {
-    PM_NODES_MAX = 1 << 20,
-    PM_EDGES_MAX = 1 << 21,
+    PM_NODES_MAX = 1 << 18, /* about two for each character of names and values */
+    PM_EDGES_MAX = 1 << 19,
     PM_DEPTH_MAX = 200, /* objects and lists inside one another, as many as the reader of calls takes */
     PM_MARKER_OPEN = 0xFF,
     PM_MARKER_CLOSE = 0xFE

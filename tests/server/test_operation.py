@@ -447,6 +447,45 @@ def test_clients_that_leave_the_queue_and_a_full_queue(tireless):
     wait_until(lambda: sum(" 499 " in line for line in tireless.lines()) >= 5)
 
 
+def test_what_has_been_read_is_forgotten(tireless, build_dir):
+    """As JSON a request takes many times its size: no longer than it takes to read it."""
+    if "-fsanitize" in (build_dir / "CMakeCache.txt").read_text():
+        pytest.skip("sanitizers keep memory that has been freed")
+    numbers = ",".join(["0"] * 700_000)
+    question = '{"stream": true, "messages": [{"role": "user", "content": "x", "unused": [%s]}], "metadata": {"a": [%s]}}'
+    body = post((question % (numbers, numbers)).encode())
+    before = memory(tireless)
+    socks = [connect(tireless) for _ in range(5)]
+    for i, sock in enumerate(socks):
+        sock.sendall(body)
+        wait_until(lambda: tireless.metric("live") + tireless.metric("waiting") == i + 1)
+    grown = memory(tireless) - before
+    for sock in socks:
+        sock.close()
+    wait_until(lambda: idle(tireless))
+    assert grown < 180 << 20, f"{grown >> 20} MiB for five requests"
+
+
+def test_long_stop_strings(server):
+    """They are compared with the end of an answer for every token."""
+    for path, body in (CHAT, {"messages": QUESTION}), ("/v1/completions", {"prompt": "A dog"}):
+        status, _, answer = server.request(path, {**body, "stop": ["x", "y" * 1025]})
+        error = json.loads(answer)["error"]
+        assert (status, error["param"]) == (400, "stop") and "1025" in error["message"] and "1024" in error["message"]
+        assert server.request(path, {**body, "stop": ["y" * 1024] * 16, "max_tokens": 3})[0] == 200
+
+
+def test_large_schemas(server):
+    """What takes long to make is refused, and by its name; what others allow (120,000 characters) is not."""
+    for n, expected in (2400, 200), (6000, 400):
+        form = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"enum": [f"{i:04}" + "x" * 44 for i in range(n)]}}}
+        start = time.monotonic()
+        status, _, answer = server.request(CHAT, {"messages": QUESTION, "max_tokens": 3, "response_format": form})
+        assert status == expected, answer
+        assert time.monotonic() - start < 10
+    assert "262144 nodes" in json.loads(answer)["error"]["message"]
+
+
 def test_a_reader_that_stops_reading(polymath, bundled, tmp_path):
     """It stalls nobody, and is closed after --timeout."""
     model = chain.write(tmp_path / "model", {"endless": ["one ", "two ", "three ", None]}, context=1 << 20)
