@@ -1,6 +1,7 @@
 """Measures what docs/performance.md shows and writes its tables anew.
 
-    python3 tools/performance.py [BUILD_DIR] [TABLE]...     (default: build/release, all tables: machine, models, lengths, formats)
+    python3 tools/performance.py [BUILD_DIR] [TABLE]...     (default: build/release, all tables: machine, models, together, lengths, far,
+    formats)
 
 On a quiet machine with 10 GB free in the temporary folder.
 
@@ -25,6 +26,7 @@ MODELS = [
     ("LFM2-8B-A1B", 8),
     ("Nemotron-H-8B", 13),
 ]
+TOGETHER = [("Llama-3.2-1B", 16), ("Qwen3-30B-A3B", 6)]
 FORMATS = ["4bit", "8bit", "bf16", "mxfp4", "2bit", "3bit", "5bit", "6bit", "mxfp8", "nvfp4", "fp8"]
 LONG = 32768
 MIXERS = ("short_conv", "mamba2")
@@ -71,6 +73,18 @@ def models_table(build):
         cached = " (cache)" if run["from_cache"] else ""
         yield (f"| {name} | {decode['tokens_per_s']:.0f} | {percent(decode['fraction'])} | {prefill['tokens_per_s']:.0f} | "
                f"{percent(prefill['fraction'])} | {run['read_gbs']:.1f}{cached} |")  # fmt: skip
+
+
+def together_table(build):
+    yield "| model, 4-bit | sequences | tokens/s | times one | of limit |"
+    yield "| --- | --- | --- | --- | --- |"
+    for preset, layers in TOGETHER:
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run([build / "random_checkpoint", folder, preset, "--layers", str(layers), "--format", "4bit"], check=True)
+            lines = [(n, bench(build, folder, "--contexts", "0", "--concurrency", str(n))["decode"][0]) for n in (1, 2, 4, 8, 16)]
+        for n, line in lines:
+            yield (f"| {preset}, {layers} layers | {n} | {line['tokens_per_s']:.0f} | "
+                   f"{line['tokens_per_s'] / lines[0][1]['tokens_per_s']:.2f} | {percent(line['fraction'])} |")  # fmt: skip
 
 
 def formats_table(build):
@@ -130,7 +144,14 @@ def machine(build):
     yield f"{name}, {len(os.sched_getaffinity(0))} cores of a virtual machine, {platform.system()}; {device}."
 
 
-TABLES = {"machine": machine, "models": models_table, "lengths": lengths_table, "far": far_table, "formats": formats_table}
+TABLES = {
+    "machine": machine,
+    "models": models_table,
+    "together": together_table,
+    "lengths": lengths_table,
+    "far": far_table,
+    "formats": formats_table,
+}
 
 
 def main():

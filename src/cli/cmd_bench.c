@@ -10,7 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PREFILL_TOKENS = 512, DECODE_TOKENS = 32, MAX_CONTEXTS = 64, DEFAULT_REPEAT = 5 };
+enum {
+    PREFILL_TOKENS = 512,
+    DECODE_TOKENS = 32, /* of each sequence */
+    MAX_CONTEXTS = 64,
+    MAX_TOGETHER = 512,
+    DEFAULT_REPEAT = 5
+};
 
 typedef struct repetition {
     double seconds;
@@ -21,7 +27,8 @@ typedef struct repetition {
 typedef struct measured {
     bool decode;
     size_t context;   /* tokens before */
-    size_t tokens;    /* computed in a repetition */
+    size_t together;  /* sequences in a step */
+    size_t tokens;    /* computed in a repetition, of all of them */
     repetition *runs; /* [repeats] */
 } measured;
 
@@ -29,6 +36,7 @@ typedef struct bench {
     pm_opened model;
     pm_info info;
     int repeats;
+    size_t together; /* sequences that are decoded in a step */
     size_t contexts[MAX_CONTEXTS];
     int n_contexts;
     measured lines[2 * MAX_CONTEXTS]; /* decode, then prefill */
@@ -99,7 +107,8 @@ static bool make_lines(bench *b)
         measured *line = &b->lines[i];
         line->decode = i < b->n_contexts;
         line->context = b->contexts[i % b->n_contexts];
-        line->tokens = smaller(line->decode ? DECODE_TOKENS : PREFILL_TOKENS, (size_t)b->info.ctx);
+        line->together = line->decode ? b->together : 1;
+        line->tokens = smaller(line->decode ? DECODE_TOKENS : PREFILL_TOKENS, (size_t)b->info.ctx) * line->together;
         line->runs = calloc(repeats, sizeof(*line->runs));
         if (!line->runs)
             return false;
@@ -113,25 +122,32 @@ static bool make_lines(bench *b)
 
 /* ---- measuring ---- */
 
-/* Computes a line's tokens on a copy of the session that has come to its context; a status. */
+/* Computes a line's tokens on copies of the session that has come to its context; a status. Each copy goes on with
+ * other tokens, which are taken from anywhere. */
 static int run_line(bench *b, const measured *line, const pm_session *from, repetition *run, pm_error *err)
 {
     pm_engine *engine = b->model.engine;
-    pm_session *session;
-    int status = pm_session_fork(&session, from, err);
-    if (status != PM_OK)
-        return status;
+    pm_work work[MAX_TOGETHER] = {0};
+    pm_session *sessions[MAX_TOGETHER] = {0};
+    const size_t together = line->together, each = line->tokens / together, step = line->decode ? 1 : each;
+    int status = PM_OK;
+    for (size_t i = 0; status == PM_OK && i < together; i++) {
+        size_t first = (line->context + i * each) % ((size_t)b->info.ctx - each + 1);
+        status = pm_session_fork(&sessions[i], from, err);
+        work[i] = (pm_work){.session = sessions[i], .tokens = b->tokens + first, .n = step};
+    }
     pm_engine_profile_reset(engine);
     double start = pm_seconds();
-    size_t step = line->decode ? 1 : line->tokens;
-    for (size_t i = 0; status == PM_OK && i < line->tokens; i += step) {
-        pm_work work = {.session = session, .tokens = b->tokens + line->context + i, .n = step};
-        status = pm_step(engine, &work, 1, err);
+    for (size_t done = 0; status == PM_OK && done < each; done += step) {
+        status = pm_step(engine, work, (int)together, err);
+        for (size_t i = 0; i < together; i++)
+            work[i].tokens += step;
     }
     run->seconds = pm_seconds() - start;
     if (status == PM_OK)
         status = pm_engine_profile(engine, &run->profile, err);
-    pm_session_free(session);
+    for (size_t i = 0; i < together; i++)
+        pm_session_free(sessions[i]);
     return status;
 }
 
@@ -363,7 +379,8 @@ int pm_cmd_bench(const pm_args *args)
     const pm_value *value = args->value;
     if (value[PM_OPT_URL].given)
         return pm_bench_url(args);
-    bench b = {.repeats = value[PM_OPT_REPEAT].given ? (int)value[PM_OPT_REPEAT].integer : DEFAULT_REPEAT};
+    bench b = {.repeats = value[PM_OPT_REPEAT].given ? (int)value[PM_OPT_REPEAT].integer : DEFAULT_REPEAT,
+               .together = value[PM_OPT_CONCURRENCY].given ? (size_t)value[PM_OPT_CONCURRENCY].integer : 1};
     pm_error err;
     int code = pm_open(&b.model, args->n_words ? args->words[0] : NULL, args);
     if (code != PM_EXIT_OK)

@@ -78,6 +78,20 @@ def test_json(polymath, bundled):
     assert result["prefill"][0]["bytes_per_token"] < result["decode"][0]["bytes_per_token"] / 50
 
 
+def test_sequences_together(polymath, source):
+    """Weights are read once for all of them, what each remembers for each; attention has both."""
+    model = source / "tests/models/lfm2-4bit"
+    one, five = (
+        json.loads(bench(polymath, "--json", "--ops", "--repeat", 1, "--contexts", 3, "--concurrency", n, model))["decode"][0]
+        for n in (1, 5)
+    )
+    assert (one["tokens"], five["tokens"]) == (DECODED, 5 * DECODED)
+    alone, shared = ({op["name"]: op["bytes_per_token"] for op in line["ops"]} for line in (one, five))
+    assert shared["logits"] == pytest.approx(alone["logits"] / 5, rel=1e-6)
+    assert 0.8 * alone["attention"] < shared["attention"] < alone["attention"]
+    assert five["ops_per_token"] == pytest.approx(one["ops_per_token"], rel=1e-6)
+
+
 @pytest.mark.parametrize("kind, element", [("f32", 4), ("q8", 1 + 4 / 64)])
 def test_kv_type_counts(polymath, bundled, kind, element):
     text = bench(polymath, "--json", "--repeat", 1, "--contexts", 9, "--kv-type", kind)
