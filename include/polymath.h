@@ -86,6 +86,7 @@ typedef enum pm_simd {
     PM_SIMD_SCALAR,
     PM_SIMD_AVX2, /* x86-64 */
     PM_SIMD_AVX512,
+    PM_SIMD_AMX,  /* with tiles, for which Linux asks to be asked; the library does, for BEST too */
     PM_SIMD_NEON, /* 64-bit ARM: what all of them have, */
     PM_SIMD_DOT,  /* with the instruction SDOT, */
     PM_SIMD_I8MM  /* and with SMMLA */

@@ -263,6 +263,7 @@ static const struct {
 #else
     {PM_SIMD_AVX2, "AVX2"},
     {PM_SIMD_AVX512, "AVX-512"},
+    {PM_SIMD_AMX, "AMX"},
 #endif
 };
 

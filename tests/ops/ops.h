@@ -89,7 +89,8 @@ static const struct {
 #if defined(__aarch64__)
     {1, PM_SIMD_NEON},   {2, PM_SIMD_NEON},   {2, PM_SIMD_DOT},    {2, PM_SIMD_I8MM},
 #else
-    {1, PM_SIMD_AVX2},   {2, PM_SIMD_AVX2},   {5, PM_SIMD_AVX2},   {1, PM_SIMD_AVX512}, {2, PM_SIMD_AVX512},
+    {1, PM_SIMD_AVX2},   {2, PM_SIMD_AVX2},   {5, PM_SIMD_AVX2},
+    {1, PM_SIMD_AVX512}, {2, PM_SIMD_AVX512}, {2, PM_SIMD_AMX},
 #endif
 };
 

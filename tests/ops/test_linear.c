@@ -242,6 +242,41 @@ static void levels_are_equal(void **state)
         backends[b]->ops->free(backends[b]);
 }
 
+/* So many columns that kernels take them in parts, and more elements than they unpack at once. */
+static void many_columns_are_equal(void **state)
+{
+    enum { COLUMNS = 133, OUT = 161 };
+    const pm_precision precision = precision_of(state);
+    test_random r = {5};
+    pm_backend *scalar = backend_of(1, PM_SIMD_SCALAR, precision);
+    float *expected = malloc(sizeof(float) * COLUMNS * OUT), *y = malloc(sizeof(float) * COLUMNS * OUT);
+    static const int bits[] = {2, 4, 8};
+    for (size_t i = 0; i < PM_COUNT(bits); i++)
+        for (int group = 64; group <= 128; group += 64) {
+            const test_kind kind = {"many columns", PM_FORMAT_AFFINE, PM_SCALE_BF16, bits[i], group};
+            const int in = 512 + group;
+            test_matrix m = matrix_new(&r, &kind, CONTENTS_RANDOM, OUT, in);
+            float *x = random_rows(&r, COLUMNS, in, 1);
+            const call c = {&m.w, x, NULL, NULL, COLUMNS};
+            linear(scalar, &c, expected);
+            for (int level = 1; level < TEST_LEVELS; level++) {
+                pm_backend *backend = level_backend(2, level, precision);
+                if (!backend)
+                    continue;
+                char what[80];
+                snprintf(what, sizeof(what), "%d-bit %d, %s", bits[i], group, levels[level].name);
+                linear(backend, &c, y);
+                assert_same(what, expected, y, (size_t)COLUMNS * OUT);
+                backend->ops->free(backend);
+            }
+            free(x);
+            matrix_free(&m);
+        }
+    free(expected);
+    free(y);
+    scalar->ops->free(scalar);
+}
+
 /* The largest integers there are: 255 * 32639 * 128 must not overflow, nor products of bytes saturate on the way. */
 static void largest_integers(void **state)
 {
@@ -775,14 +810,23 @@ static void refusals(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        IN_BOTH_PRECISIONS(scalar_is_right),  IN_BOTH_PRECISIONS(levels_are_equal),
-        IN_BOTH_PRECISIONS(largest_integers), IN_BOTH_PRECISIONS(not_finite_stays_in_its_row),
-        IN_BOTH_PRECISIONS(mixed_matrices),   IN_BOTH_PRECISIONS(quantised_inputs),
-        cmocka_unit_test(norms_are_equal),    cmocka_unit_test(packing_of_mlx),
-        cmocka_unit_test(embedding),          cmocka_unit_test(logits_of_chosen_rows),
-        cmocka_unit_test(scratch_is_kept),    cmocka_unit_test(refusals),
-        cmocka_unit_test(values_of_mlx),      cmocka_unit_test(fp8_partial_blocks),
-        cmocka_unit_test(nan_codes),          IN_BOTH_PRECISIONS(symmetric_integers),
+        IN_BOTH_PRECISIONS(scalar_is_right),
+        IN_BOTH_PRECISIONS(levels_are_equal),
+        IN_BOTH_PRECISIONS(many_columns_are_equal),
+        IN_BOTH_PRECISIONS(largest_integers),
+        IN_BOTH_PRECISIONS(not_finite_stays_in_its_row),
+        IN_BOTH_PRECISIONS(mixed_matrices),
+        IN_BOTH_PRECISIONS(quantised_inputs),
+        cmocka_unit_test(norms_are_equal),
+        cmocka_unit_test(packing_of_mlx),
+        cmocka_unit_test(embedding),
+        cmocka_unit_test(logits_of_chosen_rows),
+        cmocka_unit_test(scratch_is_kept),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(values_of_mlx),
+        cmocka_unit_test(fp8_partial_blocks),
+        cmocka_unit_test(nan_codes),
+        IN_BOTH_PRECISIONS(symmetric_integers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

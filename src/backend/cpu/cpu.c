@@ -8,6 +8,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #elif defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
@@ -17,24 +19,58 @@ enum { ALIGN = 64 };
 
 /* ---- instruction sets ---- */
 
-static const char *const simd_names[] = {
-    [PM_SIMD_BEST] = "best",      [PM_SIMD_SCALAR] = "scalar", [PM_SIMD_AVX2] = "avx2",
-    [PM_SIMD_AVX512] = "avx512",  [PM_SIMD_NEON] = "neon",     [PM_SIMD_DOT] = "neon, dot products",
-    [PM_SIMD_I8MM] = "neon, i8mm"};
+static const char *const simd_names[] = {[PM_SIMD_BEST] = "best",
+                                         [PM_SIMD_SCALAR] = "scalar",
+                                         [PM_SIMD_AVX2] = "avx2",
+                                         [PM_SIMD_AVX512] = "avx512",
+                                         [PM_SIMD_AMX] = "amx",
+                                         [PM_SIMD_NEON] = "neon",
+                                         [PM_SIMD_DOT] = "neon, dot products",
+                                         [PM_SIMD_I8MM] = "neon, i8mm"};
+
+#if defined(__x86_64__)
+static bool have_avx2(void)
+{
+    unsigned a, b, c = 0, d;
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __get_cpuid(1, &a, &b, &c, &d) &&
+           c & bit_F16C;
+}
+
+static bool have_avx512(void)
+{
+    return have_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
+}
+
+/* Whether there are tiles of bytes, the system keeps them, and lets this process use them, which it wants to be asked
+ * for (Linux, Documentation/arch/x86/xstate.rst). */
+static bool have_amx(void)
+{
+    enum { OSXSAVE = 1 << 27 /* of leaf 1 */, AMX = 3 << 24 /* of leaf 7: amx-tile, amx-int8 */ };
+    enum { TILES = 3 << 17 /* of XCR0: their shapes and their data */, DATA = 18, ASK_FOR_STATE = 0x1023 };
+    unsigned a, b, c, d, low, high;
+    if (!have_avx512() || !__get_cpuid(1, &a, &b, &c, &d) || !(c & OSXSAVE) ||
+        !__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & AMX) != AMX)
+        return false;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    if ((low & TILES) != TILES)
+        return false;
+#if defined(SYS_arch_prctl)
+    return syscall(SYS_arch_prctl, ASK_FOR_STATE, DATA) == 0;
+#else
+    return false;
+#endif
+}
+#endif
 
 static bool simd_available(pm_simd simd)
 {
     if (simd == PM_SIMD_SCALAR)
         return true;
 #if defined(__x86_64__)
-    unsigned a, b, c = 0, d;
-    bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __get_cpuid(1, &a, &b, &c, &d) &&
-                c & bit_F16C;
-    if (simd == PM_SIMD_AVX2)
-        return avx2;
-    return simd == PM_SIMD_AVX512 && avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
+    return (simd == PM_SIMD_AVX2 && have_avx2()) || (simd == PM_SIMD_AVX512 && have_avx512()) ||
+           (simd == PM_SIMD_AMX && have_amx());
 #elif defined(__aarch64__)
     bool dot = false, i8mm = false; /* elsewhere than on Linux nobody has looked yet */
 #if defined(__linux__)
@@ -58,6 +94,8 @@ static pm_simd simd_best(void)
 const struct pm_matrix_kernels *pm_matrix_kernels_for(pm_simd simd)
 {
 #if defined(__x86_64__)
+    if (simd == PM_SIMD_AMX)
+        return &pm_matrix_amx;
     if (simd == PM_SIMD_AVX512)
         return &pm_matrix_avx512;
     if (simd == PM_SIMD_AVX2)

@@ -105,7 +105,10 @@ typedef struct pm_measure_kernels {
 } pm_measure_kernels;
 
 #if defined(__x86_64__)
-extern const pm_measure_kernels pm_measure_avx2, pm_measure_avx512;
+extern const pm_measure_kernels pm_measure_avx2, pm_measure_avx512, pm_measure_amx;
+uint64_t pm_measure_read_avx512(const void *data, size_t bytes);
+uint64_t pm_measure_floats_avx512(int rounds);
+enum { PM_AVX512_FLOAT_OPS = 2 * 16 * 12 /* 12 chains of vectors */ };
 #elif defined(__aarch64__)
 extern const pm_measure_kernels pm_measure_neon, pm_measure_dot, pm_measure_i8mm;
 #endif

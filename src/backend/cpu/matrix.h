@@ -165,7 +165,7 @@ pm_multiply_fn pm_multiply_2bit_bytes_avx2, pm_multiply_3bit_bytes_avx2, pm_mult
     pm_multiply_5bit_bytes_avx2, pm_multiply_6bit_bytes_avx2, pm_multiply_e2m1_bytes_avx2;
 void pm_quantise_avx2(const float *x, int n, int group, pm_layout layout, pm_precision precision,
                       const pm_quantised *to);
-extern const pm_matrix_kernels pm_matrix_avx512;
+extern const pm_matrix_kernels pm_matrix_avx512, pm_matrix_amx;
 pm_multiply_fn pm_multiply_bf16_avx512, pm_multiply_f16_avx512, pm_multiply_f32_avx512, pm_multiply_mxfp8_avx512,
     pm_multiply_fp8_avx512;
 void pm_quantise_avx512(const float *x, int n, int group, pm_layout layout, pm_precision precision,

@@ -11,23 +11,12 @@
  * loaded of x, four bytes in every lane, is used twice: loads are what there is least of. */
 #if defined(__x86_64__)
 
-#include "backend/cpu/math.h"
-#include "backend/cpu/matrix.h"
-
-#include <immintrin.h>
-
-#define INLINE static inline __attribute__((always_inline))
-/* What is specialised is compiled by itself, so that it has all the registers. */
-#define NOINLINE static __attribute__((noinline))
+#include "backend/cpu/matrix_avx512.h"
 
 enum {
     STREAMS = 4,       /* rows streamed side by side */
     AHEAD = 4096,      /* bytes that streaming prefetches ahead, at least */
     MANY = 65536,      /* bytes of rows that are worth several streams */
-    ROWS = 16,         /* of a panel */
-    DEPTH = 512,       /* elements of a row in a panel: four groups or more */
-    SCALES = 32,       /* most groups whose scales are there at once: those of DEPTH elements, or 16 */
-    PANELS = 2,        /* taken at once */
     COLUMNS = 128,     /* that share them */
     FEW = 3,           /* columns for which weights are streamed again sooner than laid out, since they are at hand */
     TILE = 4,          /* most columns in registers */
@@ -40,11 +29,6 @@ enum {
 INLINE __mmask64 first_lanes(int n)
 {
     return n >= 64 ? ~(__mmask64)0 : n <= 0 ? 0 : ((__mmask64)1 << n) - 1;
-}
-
-INLINE int planes_of(int bits)
-{
-    return bits == 2 ? 4 : 2;
 }
 
 /* The first n bytes, or 64, then zeros. Without the empty asm compilers load again for every plane, and loads across
@@ -111,7 +95,7 @@ INLINE __m512i fields(int bits, bool e2m1, __m512i bytes, int plane)
  * only where the row ends, and what would come after is zero. */
 INLINE __m512i unpack(int bits, bool e2m1, const uint8_t *p, int n, int plane)
 {
-    const int block = 64 * planes_of(bits), bytes = (n < block ? n : block) * bits / 8;
+    const int block = 64 * pm_planes_of(bits), bytes = (n < block ? n : block) * bits / 8;
     if (bits == 8) {
         __m512i a = load_bytes(p, bytes), b = load_bytes(p + 64, bytes - 64);
         return plane ? _mm512_shuffle_i32x4(a, b, 0xdd) : _mm512_shuffle_i32x4(a, b, 0x88);
@@ -225,20 +209,6 @@ typedef struct shape {
     int passes;
 } shape;
 
-/* A row of x. With one pass `high` is all there is. */
-typedef struct column {
-    const int8_t *high, *low;
-    const float *scale, *sum;
-    const int32_t *excess;
-} column;
-
-static column column_at(const pm_columns *columns, int i, size_t in, size_t groups)
-{
-    size_t row = (size_t)(columns->index ? columns->index[i] : i);
-    pm_quantised x = pm_quantised_rows(&columns->quantised, row, in, groups);
-    return (column){(const int8_t *)x.q, (const int8_t *)x.q + pm_padded(in), x.scale, x.sum, x.excess};
-}
-
 /* Of four vectors the sums of each 128 bits, in the lanes of those. A blend and a shuffle are cheaper than two
  * shuffles, for which there is one port. */
 INLINE __m512i fold(__m512i a, __m512i b, __m512i c, __m512i d)
@@ -274,7 +244,7 @@ INLINE void fold_pairs(const __m512i v[4], __m512i out[2])
 /* Groups that are taken at once: four, or eight where a quarter of a block has two. */
 INLINE int unit_of(shape s)
 {
-    return s.group * 2 == 16 * planes_of(s.bits) ? 8 : 4;
+    return s.group * 2 == 16 * pm_planes_of(s.bits) ? 8 : 4;
 }
 
 /* Products of a block, whose first n elements are there, with x in planes. */
@@ -282,7 +252,7 @@ INLINE __m512i dot(shape s, const uint8_t *w, int n, const __m512i high[4], cons
 {
     __m512i weights[4], sum = _mm512_setzero_si512();
 #pragma GCC unroll 4
-    for (int i = 0; i < planes_of(s.bits); i++) {
+    for (int i = 0; i < pm_planes_of(s.bits); i++) {
         weights[i] = unpack(s.bits, s.e2m1, w, n, i);
         sum = _mm512_dpbusd_epi32(sum, weights[i], high[i]);
     }
@@ -290,7 +260,7 @@ INLINE __m512i dot(shape s, const uint8_t *w, int n, const __m512i high[4], cons
         return sum;
     sum = _mm512_slli_epi32(sum, 8);
 #pragma GCC unroll 4
-    for (int i = 0; i < planes_of(s.bits); i++)
+    for (int i = 0; i < pm_planes_of(s.bits); i++)
         sum = _mm512_dpbusd_epi32(sum, weights[i], low[i]);
     return sum;
 }
@@ -300,7 +270,7 @@ INLINE __m512i dot(shape s, const uint8_t *w, int n, const __m512i high[4], cons
 INLINE void dot_unit(shape s, const uint8_t *w, size_t stride, const int8_t *x_high, const int8_t *x_low, int n,
                      __m512i out[2])
 {
-    const int planes = planes_of(s.bits), block = 64 * planes, unit = unit_of(s), blocks = unit * s.group / block;
+    const int planes = pm_planes_of(s.bits), block = 64 * planes, unit = unit_of(s), blocks = unit * s.group / block;
     __m512i sums[4];
 #pragma GCC unroll 4
     for (int i = 0; i < blocks; i++) {
@@ -338,7 +308,7 @@ INLINE void dot_unit(shape s, const uint8_t *w, size_t stride, const int8_t *x_h
 /* Adds groups g to g + n (up to 4) of four rows to their running sums, those without a group staying as they are, sign
  * of zero included. The rows' scales are `step` apart, the first row's from the at-th on; `worst` as above. */
 INLINE __m512 add_fours(const pm_weight *w, bool e2m1, size_t at, size_t step, size_t g, int n, __m512i total,
-                        const column *x, __m128i *worst, __m512 acc)
+                        const pm_column *x, __m128i *worst, __m512 acc)
 {
     if (n <= 0)
         return acc;
@@ -362,7 +332,7 @@ INLINE __m512 add_fours(const pm_weight *w, bool e2m1, size_t at, size_t step, s
  * With `plain` scales, those of MXFP4 are taken to be neither denormal nor NaN; false when they are, and nothing is
  * written then. */
 INLINE bool stream_rows(const pm_weight *w, shape s, bool plain, size_t row, size_t apart, size_t ahead,
-                        const column *x, float *y, const float *add)
+                        const pm_column *x, float *y, const float *add)
 {
     const int unit = unit_of(s), unit_bytes = unit * s.group * s.bits / 8;
     const size_t groups = (size_t)(w->in / s.group), row_bytes = groups * (size_t)s.group * (size_t)s.bits / 8;
@@ -401,21 +371,21 @@ INLINE bool stream_rows(const pm_weight *w, shape s, bool plain, size_t row, siz
     return true;
 }
 
-NOINLINE void stream_rows_mxfp4_2(const pm_weight *w, size_t row, size_t apart, const column *x, float *y,
+NOINLINE void stream_rows_mxfp4_2(const pm_weight *w, size_t row, size_t apart, const pm_column *x, float *y,
                                   const float *add)
 {
     stream_rows(w, (shape){4, 32, true, 2}, false, row, apart, 0, x, y, add);
 }
 
-NOINLINE void stream_rows_mxfp4_1(const pm_weight *w, size_t row, size_t apart, const column *x, float *y,
+NOINLINE void stream_rows_mxfp4_1(const pm_weight *w, size_t row, size_t apart, const pm_column *x, float *y,
                                   const float *add)
 {
     stream_rows(w, (shape){4, 32, true, 1}, false, row, apart, 0, x, y, add);
 }
 
 /* stream_rows, first as if scales were plain where that is worth while. */
-INLINE void stream_tile(const pm_weight *w, shape s, size_t row, size_t apart, size_t ahead, const column *x, float *y,
-                        const float *add)
+INLINE void stream_tile(const pm_weight *w, shape s, size_t row, size_t apart, size_t ahead, const pm_column *x,
+                        float *y, const float *add)
 {
     const bool mxfp4 = s.e2m1 && s.group == 32;
     if (!stream_rows(w, s, mxfp4, row, apart, ahead, x, y, add))
@@ -447,7 +417,7 @@ INLINE void stream(const pm_weight *w, shape s, int first, int last, const pm_co
     const size_t rows = (size_t)(last - first), tiles = rows / STREAMS;
     const bool many = rows * bytes >= MANY;
     const size_t apart = many ? tiles : 1, step = many ? 1 : STREAMS, ahead = AHEAD / (step * bytes) * step + step;
-    const column x = column_at(columns, i, (size_t)w->in, groups);
+    const pm_column x = pm_column_at(columns, i, (size_t)w->in, groups);
     float *y = results->y + (size_t)i * (size_t)results->stride;
     const float *add = results->add ? results->add + (size_t)i * (size_t)results->stride : NULL;
     size_t row = (size_t)first;
@@ -465,13 +435,6 @@ INLINE void stream(const pm_weight *w, shape s, int first, int last, const pm_co
 }
 
 /* ---- 16 rows times many columns ---- */
-
-/* Elements [k, k + DEPTH), or fewer, of 16 rows. */
-typedef struct panel {
-    __m512i w[DEPTH / 4];               /* 4 elements of every row */
-    __m512 scale[SCALES], bias[SCALES]; /* of a group of every row: */
-    size_t first;                       /* which of them is the first of these elements */
-} panel;
 
 /* 16 dwords of each of 16 rows: v[d] gets dword d of row r in lane r. */
 INLINE void transpose(__m512i v[16])
@@ -504,10 +467,10 @@ INLINE void transpose(__m512i v[16])
  * unpacked: four bytes are four elements of every plane. What the next panels need of memory is fetched, which comes
  * just in time even for two columns. */
 INLINE void fill_weights(const pm_weight *w, int bits, int group, bool e2m1, int row, int rows, int k, int n,
-                         panel *out)
+                         pm_panel *out)
 {
     const bool packed = bits == 4 || bits == 2;
-    const int planes = planes_of(bits), block = 64 * planes, bytes = block * bits / 8;
+    const int planes = pm_planes_of(bits), block = 64 * planes, bytes = block * bits / 8;
     const int part = group / planes / 4, shift = __builtin_ctz((unsigned)part);
     size_t stride = (size_t)w->in * (size_t)bits / 8;
     const uint8_t *data = (const uint8_t *)w->data + (size_t)row * stride + (size_t)k * (size_t)bits / 8;
@@ -531,10 +494,8 @@ INLINE void fill_weights(const pm_weight *w, int bits, int group, bool e2m1, int
     }
 }
 
-typedef void fill_fn(const pm_weight *w, int row, int rows, int k, int n, panel *out);
-
 /* Weight scales and biases of the groups from element k on, where the panel has not got them. */
-INLINE void fill_scales(const pm_weight *w, bool e2m1, int row, int rows, int k, panel *out)
+INLINE void fill_scales(const pm_weight *w, bool e2m1, int row, int rows, int k, pm_panel *out)
 {
     const size_t groups = (size_t)(w->in / w->group), g = (size_t)(k / w->group);
     const size_t most = w->group == 16 ? SCALES : 16, n = groups - g < most ? groups - g : most;
@@ -562,15 +523,10 @@ INLINE __m512i four(const int8_t *x)
     return _mm512_set1_epi32(v);
 }
 
-/* The running sums of a column for 16 rows. */
-typedef struct running {
-    __m512 acc[4];
-} running;
-
 /* `groups` groups of the panels, from element k and group g of a row on, times n columns (a constant, as is passes). A
  * column's sums for the next panel are COLUMNS behind. */
-INLINE void add_panels(const panel *p, int planes, int group, bool e2m1, int passes, size_t groups, size_t k, size_t g,
-                       const column *columns, int n, running *out)
+INLINE void add_panels(const pm_panel *p, int planes, int group, bool e2m1, int passes, size_t groups, size_t k,
+                       size_t g, const pm_column *columns, int n, pm_running *out)
 {
     const size_t padded = (size_t)(columns[0].low - columns[0].high), part = (size_t)(group / planes);
     const size_t block = (size_t)(64 * planes);
@@ -618,21 +574,21 @@ INLINE void add_panels(const panel *p, int planes, int group, bool e2m1, int pas
     }
 }
 
-typedef void add_panels_fn(const panel *p, int planes, int group, size_t groups, size_t k, size_t g,
-                           const column *columns, running *out);
+typedef void add_panels_fn(const pm_panel *p, int planes, int group, size_t groups, size_t k, size_t g,
+                           const pm_column *columns, pm_running *out);
 
 /* The commonest shapes have their loops unrolled. */
 #define ADD_PANEL(n, passes)                                                                                           \
-    NOINLINE void add_affine_##n##_##passes(const panel *p, int planes, int group, size_t groups, size_t k, size_t g,  \
-                                            const column *columns, running *out)                                       \
+    NOINLINE void add_affine_##n##_##passes(const pm_panel *p, int planes, int group, size_t groups, size_t k,         \
+                                            size_t g, const pm_column *columns, pm_running *out)                       \
     {                                                                                                                  \
         if (planes == 2 && group == 64)                                                                                \
             add_panels(p, 2, 64, false, passes, groups, k, g, columns, n, out);                                        \
         else                                                                                                           \
             add_panels(p, planes, group, false, passes, groups, k, g, columns, n, out);                                \
     }                                                                                                                  \
-    NOINLINE void add_e2m1_##n##_##passes(const panel *p, int planes, int group, size_t groups, size_t k, size_t g,    \
-                                          const column *columns, running *out)                                         \
+    NOINLINE void add_e2m1_##n##_##passes(const pm_panel *p, int planes, int group, size_t groups, size_t k, size_t g, \
+                                          const pm_column *columns, pm_running *out)                                   \
     {                                                                                                                  \
         (void)planes;                                                                                                  \
         if (group == 32)                                                                                               \
@@ -663,29 +619,13 @@ static const struct {
     add_panels_fn *add[2][2]; /* [passes - 1][e2m1] */
 } tiles[] = {TILE_OF(4), TILE_OF(2), TILE_OF(1)};
 
-static void put_rows(const running *sums, int i, int row, int rows, const pm_results *results)
-{
-    size_t at = (size_t)i * (size_t)results->stride + (size_t)row;
-    const __mmask16 mask = (__mmask16)((1u << rows) - 1);
-    __m512 y = _mm512_add_ps(_mm512_add_ps(sums->acc[0], sums->acc[2]), _mm512_add_ps(sums->acc[1], sums->acc[3]));
-    if (results->add)
-        y = _mm512_add_ps(y, _mm512_maskz_loadu_ps(mask, results->add + at));
-    _mm512_mask_storeu_ps(results->y + at, mask, y);
-}
-
-/* Rows of a panel, when `left` are left. */
-static int within(int left)
-{
-    return left < 0 ? 0 : left < ROWS ? left : ROWS;
-}
-
 typedef void stream_fn(const pm_weight *w, int first, int last, const pm_columns *columns, int i,
                        const pm_results *results);
 
 /* What multiplies matrices of a shape. */
 typedef struct functions {
     stream_fn *stream;
-    fill_fn *fill;
+    pm_fill_fn *fill;
     int passes;
 } functions;
 
@@ -693,29 +633,29 @@ typedef struct functions {
 NOINLINE void multiply_panels(const functions *f, const pm_weight *w, int row, int rows, const pm_columns *columns,
                               int from, int n, const pm_results *results)
 {
-    panel p[PANELS];
-    running sums[PANELS][COLUMNS];
-    column x[COLUMNS];
+    pm_panel p[PANELS];
+    pm_running sums[PANELS][COLUMNS];
+    pm_column x[COLUMNS];
     bool e2m1 = w->format != PM_FORMAT_AFFINE;
     size_t in = (size_t)w->in, group = (size_t)w->group, groups = in / group;
     for (int h = 0; h < PANELS; h++)
         memset(sums[h], 0, (size_t)n * sizeof(*sums[h]));
     for (int c = 0; c < n; c++)
-        x[c] = column_at(columns, from + c, in, groups);
+        x[c] = pm_column_at(columns, from + c, in, groups);
     for (size_t k = 0; k < in; k += DEPTH) {
         size_t depth = in - k < DEPTH ? in - k : DEPTH;
         for (int h = 0; h < PANELS; h++)
-            f->fill(w, row + h * ROWS, within(rows - h * ROWS), (int)k, (int)depth, &p[h]);
+            f->fill(w, row + h * ROWS, pm_rows_within(rows - h * ROWS), (int)k, (int)depth, &p[h]);
         for (int c = 0, i = 0; c < n; c += tiles[i].columns) {
             while (tiles[i].columns > n - c)
                 i++;
-            tiles[i].add[f->passes - 1][e2m1](p, planes_of(e2m1 ? 4 : w->bits), w->group, depth / group, k, k / group,
-                                              x + c, sums[0] + c);
+            tiles[i].add[f->passes - 1][e2m1](p, pm_planes_of(e2m1 ? 4 : w->bits), w->group, depth / group, k,
+                                              k / group, x + c, sums[0] + c);
         }
     }
     for (int h = 0; h * ROWS < rows; h++)
         for (int c = 0; c < n; c++)
-            put_rows(&sums[h][c], from + c, row + h * ROWS, within(rows - h * ROWS), results);
+            pm_put_rows(&sums[h][c], from + c, row + h * ROWS, pm_rows_within(rows - h * ROWS), results);
 }
 
 /* ---- all rows and columns ---- */
@@ -735,7 +675,7 @@ static void multiply(const functions *f, const pm_weight *w, int first, int last
 }
 
 #define FILL(name, bits, e2m1)                                                                                         \
-    NOINLINE void fill_##name(const pm_weight *w, int row, int rows, int k, int n, panel *out)                         \
+    NOINLINE void fill_##name(const pm_weight *w, int row, int rows, int k, int n, pm_panel *out)                      \
     {                                                                                                                  \
         if (w->group == 64)                                                                                            \
             fill_weights(w, bits, 64, e2m1, row, rows, k, n, out);                                                     \
@@ -785,6 +725,13 @@ AFFINE(8)
 FILL(e2m1, 4, true)
 E2M1(1)
 E2M1(2)
+
+pm_fill_fn *pm_fill_of(const pm_weight *w)
+{
+    static pm_fill_fn *const affine[PM_MAX_BITS + 1] = {
+        [2] = fill_2, [3] = fill_3, [4] = fill_4, [5] = fill_5, [6] = fill_6, [8] = fill_8};
+    return w->format == PM_FORMAT_AFFINE ? affine[w->bits] : fill_e2m1;
+}
 
 #define QUANTISED(passes)                                                                                              \
     {                                                                                                                  \

@@ -54,6 +54,8 @@ static const pm_measure_kernels measure_scalar = {
 static const pm_measure_kernels *kernels_for(pm_simd simd)
 {
 #if defined(__x86_64__)
+    if (simd >= PM_SIMD_AMX)
+        return &pm_measure_amx;
     if (simd >= PM_SIMD_AVX512)
         return &pm_measure_avx512;
     if (simd >= PM_SIMD_AVX2)

@@ -7,7 +7,8 @@
 
 enum {
     AHEAD = 4096, /* bytes that are prefetched ahead, as the matrix kernels do */
-    CHAINS = 12   /* independent, so that none waits for another: two a cycle with a latency of five cycles */
+    CHAINS = PM_AVX512_FLOAT_OPS /
+             (2 * 16) /* independent, so that none waits for another: two a cycle with a latency of five cycles */
 };
 
 /* Something that depends on all of v, so that nothing of the loops is left out. */
@@ -20,7 +21,7 @@ static uint64_t digest(__m512i v)
     return all;
 }
 
-static uint64_t read_avx512(const void *data, size_t bytes)
+uint64_t pm_measure_read_avx512(const void *data, size_t bytes)
 {
     const char *p = data;
     __m512i sum[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
@@ -49,7 +50,7 @@ static uint64_t integers_avx512(int rounds)
     return digest(sum);
 }
 
-static uint64_t floats_avx512(int rounds)
+uint64_t pm_measure_floats_avx512(int rounds)
 {
     __m512 acc[CHAINS], factor = _mm512_set1_ps(1.0f / (float)(rounds + 1)), one = _mm512_set1_ps(1);
     __m512 sum = _mm512_setzero_ps();
@@ -63,7 +64,10 @@ static uint64_t floats_avx512(int rounds)
     return digest(_mm512_castps_si512(sum));
 }
 
-const pm_measure_kernels pm_measure_avx512 = {
-    read_avx512, integers_avx512, floats_avx512, {64 * CHAINS /* in two passes */, 2 * 64 * CHAINS}, 2 * 16 * CHAINS};
+const pm_measure_kernels pm_measure_avx512 = {pm_measure_read_avx512,
+                                              integers_avx512,
+                                              pm_measure_floats_avx512,
+                                              {64 * CHAINS /* in two passes */, 2 * 64 * CHAINS},
+                                              PM_AVX512_FLOAT_OPS};
 
 #endif
