@@ -5,6 +5,7 @@
 #include "backend/backend.h"
 #include "backend/cpu/math.h"
 #include "backend/cpu/matrix.h"
+#include "ops/emulated.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -268,6 +269,7 @@ static const struct {
 };
 
 enum { TEST_LEVELS = sizeof(levels) / sizeof(levels[0]) };
+
 
 /* NULL, with a line that says so, when this machine lacks the level. */
 static inline pm_backend *level_backend(int threads, int level, pm_precision precision)

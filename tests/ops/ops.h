@@ -15,6 +15,7 @@
 
 #include "backend/backend.h"
 #include "backend/cpu/math.h"
+#include "ops/emulated.h"
 
 static inline uint32_t random_u32(uint64_t *state)
 {
@@ -85,12 +86,19 @@ static const struct {
     int threads;
     pm_simd simd;
 } settings[] = {
-    {1, PM_SIMD_SCALAR}, {2, PM_SIMD_SCALAR}, {5, PM_SIMD_SCALAR},
+    {1, PM_SIMD_SCALAR},
+#if defined(EMULATED) /* slow: few threads, each level once */
+    {2, PM_SIMD_NEON},
+    {1, PM_SIMD_DOT},
+    {1, PM_SIMD_I8MM},
+#else
+    {2, PM_SIMD_SCALAR}, {5, PM_SIMD_SCALAR},
 #if defined(__aarch64__)
-    {1, PM_SIMD_NEON},   {2, PM_SIMD_NEON},   {2, PM_SIMD_DOT},    {2, PM_SIMD_I8MM},
+    {1, PM_SIMD_NEON},   {2, PM_SIMD_NEON},   {5, PM_SIMD_NEON}, {2, PM_SIMD_DOT}, {2, PM_SIMD_I8MM},
 #else
     {1, PM_SIMD_AVX2},   {2, PM_SIMD_AVX2},   {5, PM_SIMD_AVX2},
     {1, PM_SIMD_AVX512}, {2, PM_SIMD_AVX512}, {2, PM_SIMD_AMX},
+#endif
 #endif
 };
 

@@ -201,7 +201,7 @@ static void compare_levels(const test_kind *kind, test_contents contents, int ou
         linear(backends[0], &c, y + t * out);
     }
     for (int b = 0; b < n_backends; b++)
-        for (size_t i = 0; i < PM_COUNT(batches); i++) {
+        for (size_t i = 0; i < PM_COUNT(batches); i += EVERY) {
             call c = {&m.w, x, NULL, add ? residual : NULL, batches[i]};
             linear(backends[b], &c, other);
             snprintf(what, sizeof(what), "%s, contents %d, %d by %d, %d rows of x, backend %d", kind->name, contents,
@@ -223,7 +223,7 @@ static void levels_are_equal(void **state)
     pm_backend *backends[1 + 2 * TEST_LEVELS] = {backend_of(1, PM_SIMD_SCALAR, precision)};
     int n = 1;
     for (int level = 1; level < TEST_LEVELS; level++)
-        for (int threads = 1; threads <= 5; threads += 4)
+        for (int threads = 1; threads <= MOST_THREADS; threads += 4)
             if ((backends[n] = level_backend(threads, level, precision)))
                 n++;
     for (size_t i = 0; i < PM_COUNT(quantised_kinds); i++)

@@ -247,7 +247,7 @@ static void company_level_and_threads_do_not_matter(void **state)
     pm_backend *backends[1 + 3 * TEST_LEVELS] = {scalar};
     size_t n = 1;
     for (int level = 1; level < TEST_LEVELS; level++)
-        for (int threads = 1; threads <= 5; threads += threads == 1 ? 1 : 3)
+        for (int threads = 1; threads <= MOST_THREADS; threads += threads == 1 ? 1 : 3)
             if ((backends[n] = level_backend(threads, level, precision)))
                 n++;
     static const int sizes[] = {1, 2, 3, 9, 33, 4, 1};
