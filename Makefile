@@ -16,8 +16,8 @@ override DESTDIR := $(value DESTDIR)
 export PROMPT MODEL MODELS MINUTES PREFIX DESTDIR
 
 .DEFAULT_GOAL := build
-.PHONY: build run mlx test test-text test-mlx asan tsan soak format check clean install uninstall deb help real-model real-model-parity \
-	bench-peers configure-mlx setup-build setup-mlx setup-test setup-ci venv
+.PHONY: build run mlx test test-text test-mlx arm asan tsan soak format check clean install uninstall deb help real-model real-model-parity \
+	bench-peers configure-mlx setup-build setup-mlx setup-test setup-arm setup-ci venv
 
 help:
 	@echo "make                                      build the command and the library into build/release"
@@ -27,6 +27,7 @@ help:
 	@echo "make test-mlx                             compare that backend with the CPU's and with the oracles"
 	@echo "make test-text                            compare tokenizers over 24 MB of text, which takes ten minutes"
 	@echo "make asan [MODELS=DIR], make tsan         the tests under address and undefined-behaviour, thread sanitizers"
+	@echo "make arm                                  the tests of operations, compiled for 64-bit ARM and emulated"
 	@echo "make soak [MINUTES=20]                    the server among clients that ask, leave and send nonsense"
 	@echo "make real-model                           chat with SmolLM2-135M-Instruct and measure its perplexity (93 MB)"
 	@echo "make real-model-parity                    compare it with transformers and mlx-lm, into docs/parity.md (3 GB)"
@@ -38,7 +39,7 @@ help:
 	@echo "make deb                                  make a Debian package in build/package"
 	@echo "make clean                                delete build/ and .venv/"
 
-setup-build setup-mlx setup-test setup-ci:
+setup-build setup-mlx setup-test setup-arm setup-ci:
 	@tools/setup.sh $(@:setup-%=%)
 
 # What is installed, without the tests.
@@ -83,6 +84,11 @@ tsan: setup-test
 	@cmake --preset tsan --log-level=WARNING >/dev/null
 	@cmake --build --preset tsan
 	@ctest --preset tsan
+
+arm: setup-arm
+	@cmake --preset aarch64 --log-level=WARNING >/dev/null
+	@cmake --build --preset aarch64
+	@ctest --preset aarch64
 
 soak: setup-test build
 	@python3 tests/server/soak.py --minutes "$$MINUTES"

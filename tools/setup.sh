@@ -1,13 +1,14 @@
 #!/bin/sh
-# Installs what is missing to build ("build"), to build with MLX ("mlx"), to test ("test") or to check ("ci") polymath,
-# and nothing else: a second call finds everything there and returns at once. Asks no questions; sudo only when not root.
+# Installs what is missing to build ("build"), to build with MLX ("mlx"), to test ("test"), to test for ARM ("arm") or to
+# check ("ci") polymath, and nothing else: a second call finds everything there and returns at once. Asks no questions;
+# sudo only when not root.
 set -eu
 
 group=${1:-build}
 case $group in
-build | mlx | test | ci) ;;
+build | mlx | test | arm | ci) ;;
 *)
-    echo "usage: tools/setup.sh [build|mlx|test|ci]" >&2
+    echo "usage: tools/setup.sh [build|mlx|test|arm|ci]" >&2
     exit 2
     ;;
 esac
@@ -21,6 +22,11 @@ debian() {
     *) packages="$packages python3-venv dpkg-dev file zsh systemd chromium chromium-driver" ;;
     esac
     [ "$group" != ci ] || packages="$packages g++ clang-format clang-tidy"
+    arm="gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user libcmocka-dev:arm64"
+    case $group in
+    arm) packages="gcc libc6-dev cmake ninja-build pkg-config $arm" ;;
+    ci) packages="$packages $arm" ;;
+    esac
 
     missing=
     for package in $packages; do
@@ -33,6 +39,9 @@ debian() {
     [ "$(id -u)" = 0 ] || sudo=sudo
     echo "installing:$missing" >&2
     # Word splitting of $missing and of an empty $sudo is meant.
+    case $missing in
+    *:arm64*) $sudo dpkg --add-architecture arm64 ;;
+    esac
     $sudo apt-get update -q >&2
     $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $missing >&2
 }

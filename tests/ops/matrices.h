@@ -270,7 +270,6 @@ static const struct {
 
 enum { TEST_LEVELS = sizeof(levels) / sizeof(levels[0]) };
 
-
 /* NULL, with a line that says so, when this machine lacks the level. */
 static inline pm_backend *level_backend(int threads, int level, pm_precision precision)
 {
