@@ -8,6 +8,8 @@
 #include <cmocka.h>
 #include <string.h>
 
+#include "text/call_grammar.h"
+#include "text/guide.h"
 #include "text/template.h"
 
 void *__real_malloc(size_t n);
@@ -102,8 +104,124 @@ static void test_template(void **state)
     json_decref(vars);
 }
 
+/* ---- constrained answers ---- */
+
+static const char schema[] =
+    "{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"string\", \"pattern\": \"^(x|[^y-z\\\\s]{2,3})+$\", "
+    "\"maxLength\": 9}, \"\u00e9\": {\"enum\": [\"b\", 2.5, {\"c\": []}]}, \"n\": {\"type\": \"number\", \"minimum\": "
+    "-0.5}, "
+    "\"r\": {\"anyOf\": [{\"$ref\": \"#\"}, {\"type\": \"array\", \"items\": {\"type\": \"string\"}, \"minItems\": "
+    "2}]}}, "
+    "\"required\": [\"a\", \"o\"], \"additionalProperties\": {\"type\": \"integer\"}}";
+static const char tools[] =
+    "[{\"name\": \"f\", \"parameters\": {\"type\": \"object\", \"properties\": {\"s\": {\"type\": "
+    "\"string\"}, \"l\": {\"type\": \"string\", \"maxLength\": 3}, \"o\": {\"$ref\": \"#\"}}}}]";
+
+/* The grammar of the schema, or of the tools in a format that writes arguments one by one. */
+static int build_grammar(pm_grammar *grammar, const json_t *json, bool calls, int32_t *rule, pm_error *err)
+{
+    char *texts[] = {(char *)"<tool_call>"};
+    pm_marker_texts markers = {texts, 1};
+    pm_schema_reader reader = {.grammar = grammar, .err = err, .what = "schema", .root = json};
+    size_t format = 0;
+    while (strcmp(pm_call_formats[format].name, "Qwen3-Coder") != 0)
+        format++;
+    pm_call_language language = {&pm_call_formats[format], &markers, json, NULL, true};
+    *rule = pm_rule_new(grammar, false);
+    int32_t outer = pm_rule_enter(grammar, *rule), end = pm_node_return(grammar);
+    int32_t start = calls ? pm_call_grammar(&reader, &language, end) : pm_schema_value(&reader, json, PM_TYPE_ANY, end);
+    if (grammar->status == PM_OK)
+        grammar->rules[*rule].start = start;
+    pm_rule_leave(grammar, outer);
+    int status = pm_schema_finish(&reader);
+    pm_schema_free(&reader);
+    if (status == PM_OK && (status = pm_grammar_finish(grammar, *rule)) != PM_OK)
+        pm_fail_memory(err);
+    return status;
+}
+
+/* Follows an answer for some tokens: always the last one that is allowed. */
+static int follow(pm_guide *guide, pm_error *err)
+{
+    int status = PM_OK;
+    for (int step = 0; step < 40 && status == PM_OK; step++) {
+        pm_token id = guide->masks->vocabulary->vocab - 1;
+        bool refused;
+        status = pm_guide_allow(guide, err);
+        while (id >= 0 && !(guide->bits[id / 64] >> (id % 64) & 1))
+            id--;
+        if (id < 0)
+            break;
+        if (status == PM_OK)
+            status = pm_guide_take(guide, id, &refused, err);
+    }
+    return status;
+}
+
+static int constrain(const json_t *json, bool calls, const pm_vocabulary *vocabulary, pm_error *err)
+{
+    pm_grammar grammar;
+    pm_guide_masks masks;
+    pm_guide guide;
+    int32_t rule;
+    int status = pm_grammar_init(&grammar);
+    if (status != PM_OK)
+        return pm_fail_memory(err);
+    status = build_grammar(&grammar, json, calls, &rule, err);
+    if (status == PM_OK && (status = pm_guide_masks_init(&masks, &grammar, vocabulary)) != PM_OK)
+        pm_fail_memory(err);
+    else if (status == PM_OK) {
+        status = pm_guide_init(&guide, &masks, rule, err);
+        if (status == PM_OK) {
+            status = follow(&guide, err);
+            pm_guide_free(&guide);
+        }
+        pm_guide_masks_free(&masks);
+    }
+    pm_grammar_free(&grammar);
+    return status;
+}
+
+static void test_constraint(void **state)
+{
+    pm_tokenizer *tokenizer;
+    pm_vocabulary *vocabulary;
+    pm_error err;
+    (void)state;
+    assert_int_equal(pm_tokenizer_open(&tokenizer, SOURCE_DIR "/models/default", &err), PM_OK);
+    uint8_t kinds[300] = {0};
+    int status = PM_ERR_MEMORY;
+    for (long n = 0; status != PM_OK; n++) {
+        left = n;
+        status = pm_vocabulary_new(&vocabulary, tokenizer, kinds, 300, &err);
+        left = -1;
+        assert_true(status == PM_OK || (status == PM_ERR_MEMORY && err.code == PM_ERR_MEMORY));
+    }
+    for (int mode = 0; mode < 4; mode++) {
+        bool calls = mode / 2, whole = false;
+        json_t *json = json_loads(calls ? tools : schema, 0, NULL);
+        long failures = 0;
+        assert_non_null(json);
+        for (long n = 0; !whole; n++) {
+            left = n;
+            once = mode % 2 == 1;
+            status = constrain(json, calls, vocabulary, &err);
+            whole = left > 0; /* all requests were answered, and one more would have been */
+            left = -1;
+            failures += status != PM_OK;
+            if (status != PM_OK && (status != PM_ERR_MEMORY || err.code != PM_ERR_MEMORY))
+                fail_msg("request %ld refused: code %d, '%s'", n, status, err.message);
+        }
+        assert_int_equal(status, PM_OK);
+        assert_true(failures > 20);
+        json_decref(json);
+    }
+    pm_vocabulary_free(vocabulary);
+    pm_tokenizer_close(tokenizer);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_template)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_template), cmocka_unit_test(test_constraint)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
