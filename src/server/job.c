@@ -619,7 +619,7 @@ static void enlist(pm_job *job)
     server->answering = exchange;
 }
 
-void pm_job_start(pm_exchange *exchange)
+void pm_job_read(pm_exchange *exchange)
 {
     pm_refusal refusal = {0};
     pm_job *job = calloc(1, sizeof(*job));
@@ -634,9 +634,23 @@ void pm_job_start(pm_exchange *exchange)
                     .dialect = exchange->route->dialect,
                     .created = (int64_t)time(NULL)};
     snprintf(job->id, sizeof(job->id), "%s%s", job->dialect->prefix, exchange->id);
-    bool made = read_ask(job, &refusal) && make_prompts(job, &refusal) && pm_job_constrain(job, &refusal) &&
-                make_choices(job, &refusal);
-    if (made)
+    if (read_ask(job, &refusal) && make_prompts(job, &refusal))
+        exchange->job = job;
+    else
+        pm_job_drop(job, &refusal);
+}
+
+void pm_job_drop(pm_job *job, const pm_refusal *refusal)
+{
+    if (refusal)
+        pm_exchange_refuse(job->exchange, refusal);
+    job_free(job);
+}
+
+void pm_job_start(pm_job *job)
+{
+    pm_refusal refusal = {0};
+    if (pm_job_constrain(job, &refusal) && make_choices(job, &refusal))
         forget_read(job);
     else
         pm_job_fail(job, &refusal);

@@ -2,7 +2,7 @@
  *
  * A dialect reads a JSON body into a pm_ask. The job renders the prompt, makes one request of the scheduler for each
  * answer, and takes what comes apart: text, reasoning and calls gather in pm_choice, and with `stream` the dialect is
- * told every piece as it comes. Everything here is the engine's thread's. */
+ * told every piece as it comes. */
 #ifndef PM_JOB_H
 #define PM_JOB_H
 
@@ -129,8 +129,15 @@ struct pm_job {
     bool failed;     /* refused or broken: what still comes is dropped */
 };
 
-/* Takes an exchange whose body asks for answers of the model (a handler, see worker.h). */
-void pm_job_start(pm_exchange *exchange);
+/* Reads an exchange's body, which asks for answers of the model, up to the tokens of the prompt (a handler, see
+ * worker.h): exchange->job, unless it has been refused. */
+void pm_job_read(pm_exchange *exchange);
+
+/* Begins to answer. This and all that follows is the engine's thread's. */
+void pm_job_start(pm_job *job);
+
+/* Frees a job that has not been started; with a refusal (or NULL) the exchange is told. */
+void pm_job_drop(pm_job *job, const pm_refusal *refusal);
 
 /* Ends what a client who left asked for, in the next step. */
 void pm_job_cancel(pm_job *job);

@@ -44,13 +44,18 @@ struct pm_server {
     atomic_int stage;     /* pm_stage */
     pthread_mutex_t lock; /* guards what follows */
     pm_gauges gauges;
-    pm_exchange *inbox, **inbox_end;
+    pm_exchange *inbox, **inbox_end; /* to be read; then, with a job each: */
+    pm_exchange *ready, **ready_end;
+    size_t reading;      /* exchanges in the inbox, and the one that is being read */
+    bool read_no_more;   /* the reading thread is to end */
+    pthread_cond_t came; /* the inbox or `read_no_more` has changed */
     bool stop;
     double deadline;
-    int wake; /* eventfd: the inbox or `stop` has changed */
+    int wake; /* eventfd: `ready`, `reading` or `stop` has changed */
 
     /* The engine's thread's own, but for `failure` after PM_FAILED. */
     pthread_t thread;
+    pthread_t reader; /* while the model is there */
     pm_engine *engine;
     pm_scheduler *scheduler;
     bool no_tools;                          /* the chat template has no place for them */
@@ -66,7 +71,7 @@ struct pm_route {
     bool prefix;                           /* what follows the path is exchange->rest */
     bool open;                             /* needs no key */
     void (*answer)(pm_exchange *exchange); /* on HTTP's thread, at once; or */
-    void (*work)(pm_exchange *exchange);   /* on the engine's thread */
+    void (*work)(pm_exchange *exchange);   /* on the reading thread; a job goes on to the engine's */
     const struct pm_dialect *dialect;      /* spells errors, and what pm_job_start answers; NULL: OpenAI's errors */
 };
 

@@ -120,37 +120,87 @@ static int load(pm_server *server, pm_error *err)
 
 /* ---- exchanges ---- */
 
-static pm_exchange *take_inbox(pm_server *server)
+static void refuse_stopping(pm_exchange *exchange)
 {
-    pthread_mutex_lock(&server->lock);
-    pm_exchange *first = server->inbox;
-    server->inbox = NULL;
-    server->inbox_end = &server->inbox;
-    pthread_mutex_unlock(&server->lock);
-    return first;
+    pm_refusal refusal;
+    pm_refuse(&refusal, 503, "not_ready", NULL, "the server is stopping");
+    refusal.retry_after = 10;
+    pm_exchange_refuse(exchange, &refusal);
 }
 
-/* Begins to answer what has come. */
-static void take_in(pm_server *server, bool refuse)
+static void append(pm_exchange ***end, pm_exchange *exchange)
 {
-    pm_exchange *next;
-    for (pm_exchange *exchange = take_inbox(server); exchange; exchange = next) {
-        pm_refusal refusal;
+    exchange->next = NULL;
+    **end = exchange;
+    *end = &exchange->next;
+}
+
+/* The reading thread: one exchange after the other. */
+static void *read_exchanges(void *argument)
+{
+    pm_server *server = argument;
+    pthread_mutex_lock(&server->lock);
+    for (;;) {
+        while (!server->inbox && !server->read_no_more)
+            pthread_cond_wait(&server->came, &server->lock);
+        pm_exchange *exchange = server->inbox;
+        if (!exchange)
+            break;
+        server->inbox = exchange->next;
+        if (!server->inbox)
+            server->inbox_end = &server->inbox;
+        bool stop = server->stop;
+        pthread_mutex_unlock(&server->lock);
+        exchange->next = NULL;
+        if (stop)
+            refuse_stopping(exchange);
+        else if (!pm_exchange_left(exchange))
+            exchange->route->work(exchange);
+        bool ready = exchange->job != NULL;
+        if (!ready)
+            pm_exchange_drop(exchange);
+        pthread_mutex_lock(&server->lock);
+        if (ready)
+            append(&server->ready_end, exchange);
+        server->reading--;
+        ring(server->wake);
+    }
+    pthread_mutex_unlock(&server->lock);
+    return NULL;
+}
+
+/* Begins to answer what has been read. */
+static void take_in(pm_server *server)
+{
+    pthread_mutex_lock(&server->lock);
+    pm_exchange *exchange = server->ready, *next;
+    server->ready = NULL;
+    server->ready_end = &server->ready;
+    pthread_mutex_unlock(&server->lock);
+    for (; exchange; exchange = next) {
         next = exchange->next;
         exchange->next = NULL;
-        if (refuse) {
-            pm_refuse(&refusal, 503, "not_ready", NULL, "the server is stopping");
-            refusal.retry_after = 10;
-            pm_exchange_refuse(exchange, &refusal);
-        } else if (!pm_exchange_left(exchange)) {
-            exchange->route->work(exchange);
-        }
+        if (pm_exchange_left(exchange))
+            pm_job_drop(exchange->job, NULL);
+        else
+            pm_job_start(exchange->job);
         pm_exchange_drop(exchange);
     }
 }
 
+/* Ends the reading thread, and begins to answer what it has read. */
+static void end_reading(pm_server *server)
+{
+    pthread_mutex_lock(&server->lock);
+    server->read_no_more = true;
+    pthread_cond_signal(&server->came);
+    pthread_mutex_unlock(&server->lock);
+    pthread_join(server->reader, NULL);
+    take_in(server);
+}
+
 /* Looks at the sockets of n suspended connections, and wakes those whose client has left. Only this thread wakes
- * connections, so that they are suspended still, and their sockets theirs. */
+ * those that have a job, so that they are suspended still, and their sockets theirs. */
 static void look(pm_exchange **exchanges, struct pollfd *watched, size_t n)
 {
     if (n == 0 || poll(watched, n, 0) <= 0)
@@ -202,13 +252,15 @@ static void ping_streams(pm_server *server)
 
 /* ---- the thread ---- */
 
-static bool asked_to_stop(pm_server *server, double *deadline)
+/* Whether to stop: when all is answered, or the time for that is over. Nothing is begun any more then, but what is
+ * being read. */
+static bool is_over(pm_server *server)
 {
     pthread_mutex_lock(&server->lock);
-    bool stop = server->stop;
-    *deadline = server->deadline;
+    bool answered = !server->reading && !server->ready && !server->answering;
+    bool over = server->stop && (answered || pm_clock() > server->deadline);
     pthread_mutex_unlock(&server->lock);
-    return stop;
+    return over;
 }
 
 /* Refuses what is being answered. */
@@ -223,18 +275,15 @@ static void give_up(pm_server *server)
 
 static void serve(pm_server *server)
 {
-    double deadline;
-    for (;;) {
-        bool stop = asked_to_stop(server, &deadline);
-        take_in(server, stop);
+    while (!is_over(server)) {
+        take_in(server);
         notice_leavers(server);
         ping_streams(server);
-        if (stop && (!server->answering || pm_clock() > deadline))
-            break;
         if (!pm_scheduler_step(server->scheduler))
             wait_for(server->wake, -1);
         pm_worker_publish(server);
     }
+    end_reading(server);
     give_up(server);
 }
 
@@ -242,12 +291,15 @@ static void *run(void *argument)
 {
     pm_server *server = argument;
     int status = load(server, &server->failure);
+    if (status == PM_OK && pthread_create(&server->reader, NULL, read_exchanges, server) != 0) {
+        server->failure = (pm_error){PM_ERR_MEMORY, "the reading thread cannot be started"};
+        status = PM_ERR_MEMORY;
+    }
     server->stage = status == PM_OK ? PM_READY : PM_FAILED;
     ring(server->wake_main);
     if (status == PM_OK)
         serve(server);
     pm_scheduler_free(server->scheduler);
-    take_in(server, true);
     pm_constraints_free(server);
     pm_engine_close(server->engine);
     return NULL;
@@ -256,19 +308,25 @@ static void *run(void *argument)
 bool pm_worker_start(pm_server *server)
 {
     server->inbox_end = &server->inbox;
+    server->ready_end = &server->ready;
+    pthread_cond_init(&server->came, NULL);
     pthread_mutex_init(&server->lock, NULL);
     return pthread_create(&server->thread, NULL, run, server) == 0;
 }
 
 void pm_worker_take(pm_server *server, pm_exchange *exchange)
 {
-    pm_exchange_hold(exchange);
-    exchange->next = NULL;
     pthread_mutex_lock(&server->lock);
-    *server->inbox_end = exchange;
-    server->inbox_end = &exchange->next;
+    bool over = server->read_no_more;
+    if (!over) {
+        pm_exchange_hold(exchange);
+        append(&server->inbox_end, exchange);
+        server->reading++;
+        pthread_cond_signal(&server->came);
+    }
     pthread_mutex_unlock(&server->lock);
-    ring(server->wake);
+    if (over)
+        refuse_stopping(exchange);
 }
 
 void pm_worker_stop(pm_server *server, double deadline)

@@ -797,6 +797,28 @@ def test_health_beside_a_long_prompt(tireless):
     wait_until(lambda: idle(tireless))
 
 
+def test_a_long_text_beside_an_answer(tireless):
+    """Making tokens of it takes longer than a step, and keeps nobody's tokens waiting."""
+    sock = connect(tireless)
+    sock.sendall(post({"messages": QUESTION}))
+    wait_until(lambda: tireless.metric("live") == 1)
+    text = {"content": " ".join(str(i) for i in range(400_000))}
+    with ThreadPoolExecutor() as pool:
+        start = time.monotonic()
+        long = pool.submit(tireless.request, "/tokenize", text)
+        sampled, seen, longest = 0, start, 0
+        while not long.done():
+            now, before = time.monotonic(), sampled
+            sampled = tireless.metric("sampled_tokens_total")
+            seen = now if sampled > before else seen
+            longest = max(longest, now - seen)
+        took = time.monotonic() - start
+    sock.close()
+    assert long.result()[0] == 200
+    assert longest < took / 2, f"no token for {longest:.2f} s of {took:.2f} s"
+    wait_until(lambda: idle(tireless))
+
+
 def test_many_threads(server):
     """Requests of all kinds at once: each gets its own answer."""
     def one(i):
