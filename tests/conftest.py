@@ -15,9 +15,23 @@ def pytest_configure():
 
 
 def pytest_addoption(parser):
+    parser.addoption("--thin", type=int, default=1, help="of a test's many parameters, take each N-th (default: 1, all)")
     parser.addoption("--build-dir", default="build/release", help="CMake build directory (default: build/release)")
     parser.addoption("--models", default="", help="directory of further checkpoints (default: none)")
     parser.addoption("--corpus-mb", type=int, default=1, help="megabytes of text that tokenizers are compared over")
+
+
+def pytest_collection_modifyitems(config, items):
+    """--thin: the cases of a test that has more than a few."""
+    every, few = config.getoption("--thin"), 8
+    cases = {}
+    for item in items:
+        cases.setdefault(item.nodeid.split("[")[0], []).append(item)
+    left_out = [item for group in cases.values() if len(group) > few for i, item in enumerate(group) if i % every]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        gone = set(left_out)
+        items[:] = [item for item in items if item not in gone]
 
 
 @pytest.fixture(scope="session")
