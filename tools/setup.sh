@@ -21,7 +21,7 @@ debian() {
     mlx) packages="$packages g++ python3-venv" ;;
     *) packages="$packages python3-venv dpkg-dev file zsh systemd chromium chromium-driver" ;;
     esac
-    [ "$group" != ci ] || packages="$packages g++ clang-format clang-tidy"
+    [ "$group" != ci ] || packages="$packages g++ ccache clang-format clang-tidy"
     arm="gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user libcmocka-dev:arm64"
     case $group in
     arm) packages="gcc libc6-dev cmake ninja-build pkg-config $arm" ;;

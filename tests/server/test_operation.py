@@ -720,7 +720,7 @@ def test_a_log_that_nobody_reads(polymath, bundled, tmp_path):
         report, *lines = os.read(reading, 65536).decode().splitlines()
         told = re.fullmatch(r"\S+Z (\d+) lines could not be written", report)
         assert told and int(told.group(1)) >= lost, report
-        assert lines and all(" /version 200 " in line for line in lines), lines
+        assert lines and all(" 200 " in line for line in lines), lines  # that of /metrics may be among them
     os.close(reading)
 
 

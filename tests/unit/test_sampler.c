@@ -100,7 +100,7 @@ static int reference(const float *logits, int vocab, const pm_sampling *o, ranke
 /* Many draws: each token that may come does so as often as it should (chi-square), and no other comes. */
 static void check_distribution(const float *logits, int vocab, pm_sampling o)
 {
-    enum { DRAWS = 200000 };
+    enum { DRAWS = 50000 };
     ranked *r = calloc((size_t)vocab, sizeof(*r));
     int *count = calloc((size_t)vocab, sizeof(*count)), n = reference(logits, vocab, &o, r), cells = 0;
     pm_sampler sampler = make_from(o, vocab);

@@ -677,7 +677,7 @@ static void multiply(const functions *f, const pm_weight *w, int first, int last
 #define FILL(name, bits, e2m1)                                                                                         \
     NOINLINE void fill_##name(const pm_weight *w, int row, int rows, int k, int n, pm_panel *out)                      \
     {                                                                                                                  \
-        if (w->group == 64)                                                                                            \
+        if ((bits) == 4 && w->group == 64) /* the commonest */                                                         \
             fill_weights(w, bits, 64, e2m1, row, rows, k, n, out);                                                     \
         else                                                                                                           \
             fill_weights(w, bits, w->group, e2m1, row, rows, k, n, out);                                               \
