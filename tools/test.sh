@@ -19,10 +19,10 @@ export ASAN_OPTIONS=allocator_may_return_null=1
 export LSAN_OPTIONS=suppressions=$PWD/tests/leaks.txt:print_suppressions=0
 
 # What is packaged is the release build; the others can be neither linked statically nor without their sanitizer. A
-# browser has no sanitizer, and what takes a measure says little under one. What a third of many like cases does not show
+# browser has no sanitizer, and what takes a measure says little under one. What a sixth of many like cases does not show
 # it, the others will not.
 only=
-[ "$preset" = release ] || only="--thin 3 --ignore=tests/package --ignore=tests/server/test_page.py \
+[ "$preset" = release ] || only="--thin 6 --ignore=tests/package --ignore=tests/server/test_page.py \
     --ignore=tests/parity --ignore=tests/cli/test_bench.py --ignore=tests/cli/test_perplexity.py"
 
 failed=0
