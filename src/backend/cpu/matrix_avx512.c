@@ -625,7 +625,6 @@ typedef void stream_fn(const pm_weight *w, int first, int last, const pm_columns
 /* What multiplies matrices of a shape. */
 typedef struct functions {
     stream_fn *stream;
-    pm_fill_fn *fill;
     int passes;
 } functions;
 
@@ -636,6 +635,7 @@ NOINLINE void multiply_panels(const functions *f, const pm_weight *w, int row, i
     pm_panel p[PANELS];
     pm_running sums[PANELS][COLUMNS];
     pm_column x[COLUMNS];
+    pm_fill_fn *fill = pm_fill_of(w);
     bool e2m1 = w->format != PM_FORMAT_AFFINE;
     size_t in = (size_t)w->in, group = (size_t)w->group, groups = in / group;
     for (int h = 0; h < PANELS; h++)
@@ -645,7 +645,7 @@ NOINLINE void multiply_panels(const functions *f, const pm_weight *w, int row, i
     for (size_t k = 0; k < in; k += DEPTH) {
         size_t depth = in - k < DEPTH ? in - k : DEPTH;
         for (int h = 0; h < PANELS; h++)
-            f->fill(w, row + h * ROWS, pm_rows_within(rows - h * ROWS), (int)k, (int)depth, &p[h]);
+            fill(w, row + h * ROWS, pm_rows_within(rows - h * ROWS), (int)k, (int)depth, &p[h]);
         for (int c = 0, i = 0; c < n; c += tiles[i].columns) {
             while (tiles[i].columns > n - c)
                 i++;
@@ -696,9 +696,9 @@ static void multiply(const functions *f, const pm_weight *w, int first, int last
     static void affine_##bits##_##passes(const pm_weight *w, int first, int last, const pm_columns *columns,           \
                                          const pm_results *results)                                                    \
     {                                                                                                                  \
-        static const functions of[] = {{stream_##bits##_32_##passes, fill_##bits, passes},                             \
-                                       {stream_##bits##_64_##passes, fill_##bits, passes},                             \
-                                       {stream_##bits##_128_##passes, fill_##bits, passes}};                           \
+        static const functions of[] = {{stream_##bits##_32_##passes, passes},                                          \
+                                       {stream_##bits##_64_##passes, passes},                                          \
+                                       {stream_##bits##_128_##passes, passes}};                                        \
         multiply(&of[w->group / 64], w, first, last, columns, results);                                                \
     }
 #define AFFINE(bits)                                                                                                   \
@@ -711,8 +711,7 @@ static void multiply(const functions *f, const pm_weight *w, int first, int last
     static void e2m1_##passes(const pm_weight *w, int first, int last, const pm_columns *columns,                      \
                               const pm_results *results)                                                               \
     {                                                                                                                  \
-        static const functions of[] = {{stream_e2m1_16_##passes, fill_e2m1, passes},                                   \
-                                       {stream_e2m1_32_##passes, fill_e2m1, passes}};                                  \
+        static const functions of[] = {{stream_e2m1_16_##passes, passes}, {stream_e2m1_32_##passes, passes}};          \
         multiply(&of[w->group / 32], w, first, last, columns, results);                                                \
     }
 
